@@ -30,7 +30,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     [
         (("none.py",), "cannot read none.py"),
         (("{file}:Scald",), "did you mean 'Scaled'"),
-        (("{file}", "--budget", "soon"), "--budget is 'soon', which is no time"),
+        (("{file}", "--budget", "soon"), "invalid --budget 'soon': write a time"),
         (("{file}", "--candidates", "0"), "give 1 or more"),
         (("{file}", "--url", "http://127.0.0.1:9/v1"), "--url and --model go together"),
         (("{file}", "--url", "u", "--model", "m", "--run", "r"), "exclude each other"),

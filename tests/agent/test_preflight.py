@@ -178,7 +178,7 @@ def test_a_time_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["9", "0m", "-3m", "soon"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no time above 0; write 540s"):
+    with pytest.raises(ConfigError, match="write a time above 0, such as 540s"):
         seconds_of(text)
 
 

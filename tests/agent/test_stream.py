@@ -112,7 +112,7 @@ def test_a_stream_obeys_the_split_of_its_text() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("starter", ConfigError, "names no generated tasks; write 'generated"),
+        ("starter", ConfigError, "name generated tasks, for example 'generated"),
         ("generated:sofmax", UnknownSuiteError, "softmax"),
         ("generated?sed=1", UnknownSuiteError, "sed"),
     ],

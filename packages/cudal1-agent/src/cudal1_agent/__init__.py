@@ -1,7 +1,7 @@
 """The agent: a policy that writes programs, and the three stages of CUDA-L1 that improve it.
 
 `cudal1_agent.train.train` runs a whole training, with `cudal1_agent.settings.Settings`. Importing this package
-imports next to nothing, so that `cudal1-agent --help` answers at once.
+imports only its errors, so `cudal1-agent --help` is fast.
 """
 
 from cudal1_agent.errors import AgentError, ConfigError, CorpusError, PolicyError, RunError

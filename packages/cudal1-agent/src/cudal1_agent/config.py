@@ -1,4 +1,4 @@
-"""Settings of a run from config files and flags: what overrides what, which faults are named, where two runs differ."""
+"""Settings of a run from config files and flags: precedence, error messages, differences between two runs."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ PRETRAINED: Table = {
     "evaluation": {"exemplars": True, "max_new_tokens": 2048},
     "policy": {"batch": 64},
 }
-"""What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
+"""Changed defaults for a pretrained language model (`--model`); configs/pretrained.toml lists them."""
 
 
 def load_settings(config: Path | Sequence[Path] | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings of a run: defaults, over them the config files in order, over these the flags.
+    """Return the settings of a run: defaults, overridden by the config files in order, then by the flags.
 
-    A table in a file changes the names that it holds and leaves the others. Where a model is named, the
-    defaults are those for pretrained models.
+    A table in a file overrides only the settings that it names. If a model is named, the defaults are those for
+    pretrained models.
 
     Args:
         config: A TOML file, or several.
-        flags: What the command line says; None changes nothing.
+        flags: Values from the command line; None changes nothing.
 
     Raises:
-        ConfigError: A file cannot be read, or a value is not one of those expected.
+        ConfigError: A file cannot be read, or a value is invalid.
     """
     files = [config] if isinstance(config, Path) else list(config or ())
     given = read_configs(files)
@@ -82,7 +82,7 @@ def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     """Return settings with some values changed; a flag that is None changes nothing.
 
     Raises:
-        ConfigError: A value is not one of those expected.
+        ConfigError: A value is invalid.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     return _checked(merged(settings.model_dump(), given), where="")
@@ -93,20 +93,20 @@ def _checked(values: Table, *, where: str) -> Settings:
         return Settings.model_validate(values)
     except ValidationError as error:
         faults = "; ".join(_fault_text(values, fault["type"], fault["loc"], fault["msg"]) for fault in error.errors())
-        raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists them all)") from error
+        raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists the defaults)") from error
 
 
 def read_configs(paths: Sequence[Path]) -> Table:
-    """Return the contents of TOML files, a later one over an earlier one.
+    """Return the merged contents of TOML files; a later file overrides an earlier one.
 
     Raises:
-        ConfigError: One cannot be read.
+        ConfigError: A file cannot be read.
     """
     return functools.reduce(merged, map(read_config, paths), {})
 
 
 def _fault_text(values: Table, kind: str, place: tuple[int | str, ...], message: str) -> str:
-    """Return what is wrong with one setting; of a name that is none, which one may be meant."""
+    """Return the fault of one setting; for an unknown name, with the nearest known one."""
     where = ".".join(map(str, place))
     if kind != "extra_forbidden":
         return f"{where}: {message}"
@@ -121,7 +121,7 @@ def read_config(path: Path) -> Table:
     """Return the contents of a TOML file.
 
     Raises:
-        ConfigError: There is no such file, or it is no TOML.
+        ConfigError: The file does not exist, or is not valid TOML.
     """
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ def read_config(path: Path) -> Table:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
-    """Return `base` with the values of `over`, table by table.
+    """Return `base` overridden by `over`, table by table.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -150,7 +150,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
 
 
 def differences(stored: Settings, asked: Settings) -> list[str]:
-    """Return where two settings differ, as `name: stored value, asked value`."""
+    """Return where two settings differ, as `name: STORED in the run, ASKED requested`."""
 
     def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         found: dict[str, Any] = {}

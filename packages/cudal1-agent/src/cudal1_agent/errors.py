@@ -5,9 +5,9 @@ AgentError                      anything below
 |- ConfigError (ValueError)     settings that cannot be read, or contradict each other
 |- RunError                     a run directory that cannot be begun, resumed or read
 |- PolicyError                  a model or an endpoint that cannot be used
-|- CorpusError                  a suite or corpus without anything to train on
+|- CorpusError                  a suite or corpus with nothing to train on
 |- OptimizeError                a module that cannot be optimised
-`- TimeIsUpError                the time that a training was given is over; it resumes
+`- TimeIsUpError                the time limit of a training is reached; it can be resumed
 ```
 """
 
@@ -31,7 +31,7 @@ class PolicyError(AgentError):
 
 
 class CorpusError(AgentError):
-    """A suite or corpus without anything to train on."""
+    """A suite or corpus with nothing to train on."""
 
 
 class OptimizeError(AgentError, ValueError):
@@ -39,4 +39,4 @@ class OptimizeError(AgentError, ValueError):
 
 
 class TimeIsUpError(AgentError):
-    """The time that a training was given is over; it stopped where it can be resumed exactly."""
+    """The time limit of a training is reached; it stopped where it can be resumed exactly."""

@@ -1,4 +1,4 @@
-"""What is checked before a run spends anything: every table of settings, the model, its context, memory and disk."""
+"""Checks before a run: every table of settings, the model, its context, memory and disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model decides how much memory it takes."""
+    """Sizes of a model that decide how much memory it takes."""
 
     parameters: int
     layers: int
@@ -32,20 +32,20 @@ class Shape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will need at most, in bytes."""
+    """Upper estimate of a run's memory and disk, in bytes."""
 
     weights_bytes: int
-    """Weights of the policy, and of the reference policy where there is one."""
+    """Weights of the policy, and of the reference policy if there is one."""
     training_bytes: int
     """Gradients and the optimizer's state."""
     activations_bytes: int
-    """What the largest step keeps for its gradients, logits included."""
+    """Activations that the largest step keeps, including logits."""
     disk_bytes: int
     """Models and checkpoints of all stages."""
 
     @property
     def memory_bytes(self) -> int:
-        """All that must fit into the memory of the policy's device."""
+        """Memory that the policy's device needs."""
         return self.weights_bytes + self.training_bytes + self.activations_bytes
 
     def text(self) -> str:
@@ -58,14 +58,14 @@ class Estimate:
 
 
 def check_settings(settings: Settings, folder: Path) -> None:
-    """Check every table that another library reads, and what must fit together.
+    """Check every table that another library reads, and that the settings agree.
 
     Args:
         settings: Settings of the run.
         folder: The run directory.
 
     Raises:
-        ConfigError: A table is refused, or settings contradict each other.
+        ConfigError: A table is invalid, or settings contradict each other.
     """
     from trl.trainer.sft_config import SFTConfig
 
@@ -93,13 +93,13 @@ def check_settings(settings: Settings, folder: Path) -> None:
     check_trackers(settings.report_to)
     if settings.policy.backend == "openai":
         raise ConfigError(
-            "a model behind an OpenAI endpoint cannot be trained: it answers with weights of its own; set backend to "
+            "a model behind an OpenAI endpoint cannot be trained: it answers with its own weights; set backend to "
             "'transformers' or 'vllm' in [policy], or evaluate it (cudal1-agent evaluate)"
         )
 
 
 def check_model(model: str | Path, settings: Settings, tasks: TaskSets, prompts: PromptBuilder) -> None:
-    """Check that a model can be asked and trained: it has a tokenizer, a chat template, and room for each task.
+    """Check that a model has a tokenizer, a chat template, and a context that is long enough for each task.
 
     Args:
         model: The model that the run begins with.
@@ -108,13 +108,13 @@ def check_model(model: str | Path, settings: Settings, tasks: TaskSets, prompts:
         prompts: Makes the prompts for the model.
 
     Raises:
-        PolicyError: It cannot be loaded.
+        PolicyError: The model cannot be loaded.
         ConfigError: It has no chat template, or a prompt and its answer are longer than its context.
     """
     tokenizer = load_tokenizer(model)
     if tokenizer.chat_template is None and not is_embedded(model):
         raise ConfigError(
-            f"the model {model} has no chat template, so nothing says how it is asked and where its answers end; use "
+            f"the model {model} has no chat template, which defines its prompts and where its answers end; use "
             "its instruction-tuned version, or put a chat_template.jinja into its folder"
         )
     context = shape_of(model).context
@@ -137,7 +137,7 @@ def shape_of(model: str | Path) -> Shape:
     """Return the shape of a model in a folder or on the hub.
 
     Raises:
-        PolicyError: There is none.
+        PolicyError: The model cannot be loaded.
     """
     from transformers import AutoConfig
 
@@ -149,19 +149,19 @@ def shape_of(model: str | Path) -> Shape:
 
 
 def embedded_shape(shape: EmbeddedModel) -> Shape:
-    """Return the shape of an embedded model that is not made yet."""
+    """Return the shape of an embedded model from its settings."""
     layer = 4 * shape.hidden**2 + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
     parameters = shape.vocabulary * shape.hidden + shape.layers * layer + shape.hidden
     return Shape(parameters, shape.layers, shape.hidden, shape.vocabulary, shape.context)
 
 
 def estimate(shape: Shape, settings: Settings, *, use_cpu: bool) -> Estimate:
-    """Return what a run needs at most.
+    """Return the memory and disk that a run needs at most.
 
-    Weights are float32, and bfloat16 from `LARGE` parameters on. Adam keeps two numbers for each trained one. With
-    gradient checkpointing a step keeps one hidden state for each layer and the activations of one layer
-    (some 34 values for each hidden one: Korthikanti et al., arXiv 2205.05198, section 4.1); logits are kept in the
-    compute type, in float32, and as gradient. A stage keeps two checkpoints while it runs, and leaves a model.
+    Weights are float32, or bfloat16 from `LARGE` parameters on. Adam keeps two values per trained parameter. With
+    gradient checkpointing, a step keeps one hidden state per layer and the activations of one layer (about 34 bytes per
+    hidden value: Korthikanti et al., arXiv 2205.05198, section 4.1). Logits are kept in the compute type, in float32,
+    and as gradient. A stage keeps two checkpoints while it runs, and leaves a model.
 
     Args:
         shape: Shape of the model.
@@ -171,7 +171,7 @@ def estimate(shape: Shape, settings: Settings, *, use_cpu: bool) -> Estimate:
     width = 2 if shape.parameters >= LARGE else 4
     weights = shape.parameters * width
     rank = int(settings.peft.get("r", 8)) if settings.peft else 0
-    # Adapters of the seven matrices of a layer at most, about 18 hidden widths in all.
+    # Adapters of at most the seven matrices of a layer: about 18 hidden widths per rank.
     trained = min(18 * rank * shape.hidden * shape.layers, shape.parameters) if rank else shape.parameters
     state = trained * (4 if rank else width) * 3
     reference = weights if float(settings.contrast.trl.get("beta", 0.0)) and not rank else 0
@@ -199,7 +199,7 @@ def check_room(needed: Estimate, folder: Path, *, use_cpu: bool) -> None:
     """Check that memory and disk suffice.
 
     Args:
-        needed: What the run needs.
+        needed: Memory and disk that the run needs.
         folder: The run directory, which need not exist.
         use_cpu: Whether the policy stays on the CPU.
 

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 QUIET_S = 15.0
-"""Shortest time between two plain lines of one piece of work."""
+"""Shortest time between two plain lines of one piece of work, in seconds."""
 
 Tick = Callable[[int, int], None]
-"""Receives how much of how much is done."""
+"""Receives the amount done and the total."""
 
 
 class Progress:
-    """Shows the progress of a run."""
+    """Display of a run's progress."""
 
     def __init__(self) -> None:
-        """Look at standard error once."""
+        """Check whether standard error is a terminal."""
         self._terminal = sys.stderr.isatty()
         self._began_s = time.monotonic()
         self._bars: Bars | None = None
@@ -40,7 +40,7 @@ class Progress:
 
     @contextmanager
     def bar(self, label: str) -> Iterator[Tick]:
-        """Show a piece of work; call what this yields with how much of how much is done. Bars may nest."""
+        """Show a piece of work; yield a function to call with the amount done and the total. Bars may nest."""
         if not self._terminal:
             yield self._plain(label)
         elif self._bars is not None:
@@ -79,7 +79,7 @@ def _drawn() -> Bars:
 
 
 def quiet_libraries() -> None:
-    """Silence the progress bars and notices of transformers, TRL and datasets: ours say the same once."""
+    """Silence the progress bars and notices of transformers, TRL and datasets; ours say the same."""
     import logging
     import warnings
 

@@ -1,7 +1,7 @@
 """Settings of a run: frozen, typed, read from TOML, written into the run directory.
 
-The defaults are the quickstart: `cudal1-agent train` without arguments. `configs/quickstart.toml` spells them
-out, and a test holds the two equal. Tables named `trl` go to TRL's own configuration classes unchanged.
+The defaults are the quickstart, which `cudal1-agent train` runs without arguments. `configs/quickstart.toml` lists
+them; a test checks that the two are equal. Tables named `trl` go to TRL's configuration classes unchanged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ StageName = Literal["sft", "self_train", "contrast"]
 STAGES: tuple[StageName, ...] = ("sft", "self_train", "contrast")
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
-"""Where metrics may be sent beside the run directory."""
+"""Trackers that can receive metrics in addition to the run directory."""
 
 Table = dict[str, Any]
 """Settings of another library, by name."""
 
 RENAMED = {"sft": {"most_per_task": "max_per_task"}}
-"""Settings that had another name once, by table: config files and run directories with the old name are still read."""
+"""Old names of settings and their current names, by table. Files with old names can still be read."""
 
 
 class Frozen(BaseModel):
@@ -33,20 +33,20 @@ class Frozen(BaseModel):
 
 
 class EmbeddedModel(Frozen):
-    """The model that is made on the spot where none is named: a byte-level BPE and a small Llama."""
+    """Shape of the model that is made if none is named: a byte-level BPE and a small Llama."""
 
     vocabulary: int = Field(default=2048, ge=300)
-    """Tokens of the vocabulary, the 256 bytes included. A line of the corpus is often one token."""
+    """Vocabulary size in tokens, including the 256 bytes. A line of the corpus is often one token."""
     hidden: int = Field(default=256, ge=16)
     """Width of the residual stream."""
     layers: int = Field(default=2, ge=1)
-    """Decoder layers. At equal cost two learn the corpus sooner than three or more (docs/log.md)."""
+    """Decoder layers. At equal cost, two learn the corpus sooner than three or more (docs/log.md)."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; divides `hidden`."""
     intermediate: int = Field(default=704, ge=16)
     """Width of the feed-forward layers."""
     deviation: float = Field(default=0.05, gt=0)
-    """Standard deviation of the first weights."""
+    """Standard deviation of the initial weights."""
     context: int = Field(default=1024, ge=128)
     """Longest sequence in tokens, prompt and answer together."""
 
@@ -57,27 +57,26 @@ SHAPES: dict[str, EmbeddedModel] = {
         vocabulary=16384, hidden=640, layers=10, heads=10, intermediate=1792, deviation=0.02, context=4096
     ),
 }
-"""Shapes of models made from scratch, by name: `embedded = "60m"`. Of 3 and 61 million parameters."""
+"""Named shapes of the embedded model (`embedded = "60m"`), of 3 and 61 million parameters."""
 
 
 class PolicySettings(Frozen):
-    """How the policy's answers are made, in every stage and in `evaluate`."""
+    """How answers are generated, in every stage and in `evaluate`."""
 
     backend: Literal["transformers", "vllm", "openai"] = "transformers"
-    """`transformers`: in this process. `vllm`: vLLM's engine in this process (extra `vllm`, a GPU), or a vLLM server at
-    `url` that serves the model. `openai`: any endpoint at `url` that speaks OpenAI's chat protocol; it can be
-    evaluated, not trained."""
+    """`transformers`: in this process. `vllm`: vLLM's engine in this process (needs the extra `vllm` and a GPU), or a
+    vLLM server at `url` that serves the model. `openai`: any endpoint at `url` with OpenAI's chat API; its model can
+    be evaluated, not trained."""
     url: str | None = None
-    """Address up to and with the version, as in `http://localhost:8000/v1`."""
+    """Address including the version, such as `http://localhost:8000/v1`."""
     name: str | None = None
-    """Name of the model at `url`; None is the model's own."""
+    """Name of the model at `url`; None uses its folder or hub name."""
     batch: int = Field(default=32, ge=1)
-    """Answers that `transformers` writes at a time; requests under way at an endpoint."""
+    """Answers per batch with `transformers`; concurrent requests to an endpoint."""
     batching: Literal["static", "continuous", "compiled"] = "static"
-    """`static`: batches sorted by length, each as long as its longest answer. `compiled`: the same with a cache of one
-    size, for which transformers compiles the step from token to token on a GPU: the first batch takes longer.
-    `continuous`: transformers' own continuous batching, in which an answer that ends makes room for another; on GPUs
-    only."""
+    """`static`: batches sorted by prompt length; each runs until its longest answer ends. `compiled`: the same with a
+    cache of fixed size, for which transformers compiles the decoding step on a GPU; the first batch takes longer.
+    `continuous`: transformers' continuous batching, in which a finished answer makes room for another; GPU only."""
     chat: Table = Field(default_factory=dict)
     """Further arguments of the model's chat template, such as `enable_thinking`."""
     engine: Table = Field(default_factory=dict)
@@ -93,14 +92,14 @@ class PolicySettings(Frozen):
 
 
 class PromptSettings(Frozen):
-    """What the policy is shown."""
+    """Settings of the prompts."""
 
     style: Literal["auto", "compact", "full"] = "auto"
     """`auto`: `compact` for the embedded model, `full` for any other."""
     exemplars: int = Field(default=2, ge=0)
-    """Previous implementations in a prompt of stage 3, and of an evaluation that shows any."""
+    """Maximum number of previous implementations in a prompt, in stage 3 and in evaluations that show them."""
     max_tokens: int = Field(default=640, ge=32)
-    """Longest prompt; exemplars that would make it longer are left out, the slowest first."""
+    """Longest prompt in tokens; exemplars that do not fit are dropped, the slowest first."""
 
 
 def with_current_names(table: Mapping[str, Any], name: str) -> Table:
@@ -119,18 +118,18 @@ class SftSettings(Frozen):
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
     stream: str | None = None
-    """Learn from a stream of generated tasks instead, such as `generated?seed=0`: pairs are rendered by templates while
-    the model trains, in any number and without a file. They are not judged."""
+    """Stream of generated tasks to learn from instead, such as `generated?seed=0`. Templates render any number of pairs
+    while the model trains, without a file. The pairs are not judged."""
     workers: int | None = Field(default=None, ge=0)
-    """Processes that render the stream; None is one for each core but one, 0 renders in the trainer's process."""
+    """Processes that render the stream; None uses all cores but one, 0 the trainer's process."""
     unverified: bool = False
-    """Also learn pairs of the corpus that are labelled `correct` but were not judged on the device."""
+    """Also learn corpus pairs that are labelled `correct` but were not judged on the device."""
     max_per_task: int = Field(default=12, ge=1)
-    """Maximum number of corpus pairs for each task; backends alternate, the fastest program first. 12: the paper has
-    six writers with two programs each."""
+    """Maximum number of corpus pairs per task; backends alternate, the fastest program first. The paper has 12: six
+    writers with two programs each."""
     contexts: tuple[int, ...] = Field(default=(0, 0, 1, 2), min_length=1)
-    """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
-    evaluation; with some, stage 1 learns the form of stage 3."""
+    """Numbers of exemplars in a training prompt; each pair draws one of them. Prompts with 0 have the form of the
+    evaluation, the others that of stage 3."""
     trl: Table = Field(
         default={
             "max_steps": 900,
@@ -169,11 +168,12 @@ class SelfTrainSettings(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
     max_per_task: int = Field(default=4, ge=1)
-    """Maximum number of answers of a task that are learnt in an iteration; programs that differ in layout and comments
-    only are one."""
+    """Maximum number of answers learnt per task and iteration. Programs that differ only in layout and comments count
+    once."""
     precision: Literal["training", "correct"] = "correct"
-    """How answers are judged. `correct` times nothing: all that this stage asks for, in a fraction of the time. Stage 3
-    then finds no speedups of these answers to show; its exemplars are measured before it begins."""
+    """Precision of the verdicts. This stage needs only correctness, and `correct` takes a fraction of the time because
+    it does not time programs. Stage 3 then has no speedups of these answers to show; its exemplars are measured before
+    it begins."""
     trl: Table = Field(
         default={
             "max_steps": 60,
@@ -188,38 +188,38 @@ class SelfTrainSettings(Frozen):
             "save_steps": 60,
         }
     )
-    """Settings of TRL's SFTConfig; `max_steps` counts for each iteration."""
+    """Settings of TRL's SFTConfig; `max_steps` applies to each iteration."""
 
 
 Arm = Literal["bucket", "random", "island", "none", "evolution", "vanilla"]
-"""What stage 3 may be compared with: runs that differ in this one setting."""
+"""Variants of stage 3, compared in runs that differ only in this setting."""
 
 
 class ContrastSettings(Frozen):
     """Stage 3: GRPO on prompts that show earlier programs with their scores."""
 
     arm: Arm = "bucket"
-    """`bucket`, `island`, `random`: how exemplars are drawn from the archive. `none`: the same without exemplars.
-    `evolution`: exemplars by buckets, but the weights stay as they are. `vanilla`: GRPO as TRL has it, without
-    exemplars and with each group's rewards divided by their deviation in place of the smoothing."""
+    """`bucket`, `island`, `random`: how exemplars are drawn from the archive. `none`: no exemplars. `evolution`: as
+    `bucket`, without weight updates. `vanilla`: TRL's GRPO without exemplars; rewards are divided by each group's
+    standard deviation instead of being smoothed."""
     tau: float = Field(default=1.0, gt=0)
-    """Temperature of the draw of buckets, as a speedup."""
+    """Temperature for drawing buckets, in units of speedup."""
     width: float = Field(default=0.25, ge=0.001)
-    """Width of a score bucket, as a speedup."""
+    """Width of a score bucket, in units of speedup."""
     seed_programs: int = Field(default=6, ge=0)
-    """Correct programs that the archive has of each training task before the stage, where so many are known: the
-    task's variants and what templates write are measured. 0 measures none."""
+    """Correct programs per training task in the archive before the stage, if that many are known: the task's variants
+    and template programs are measured. 0 measures none."""
     seed_buckets: int = Field(default=3, ge=1)
-    """Score buckets that they fill, where the known programs do."""
+    """Score buckets that these programs fill, if the known programs can."""
     reward: Literal["speedup", "log", "milestone"] = "log"
-    """What a verdict is worth; see `cudal1_env.reward`."""
+    """Reward of a verdict; see `cudal1_env.reward`."""
     clip: float = Field(default=1.5, gt=0)
     """k of the reward smoothing: rewards are clipped to k rolling standard deviations."""
     window: int = Field(default=256, ge=2)
-    """Rewards over which mean and deviation of the smoothing are taken, the latest."""
+    """Number of latest rewards from which the smoothing takes mean and standard deviation."""
     plain_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of prompts without exemplars. With some, what is learnt from contrast also reaches such prompts, which
-    the stage tables ask with; the paper has none."""
+    """Fraction of prompts without exemplars. They transfer what contrast teaches to plain prompts, which the stage
+    tables use. The paper has none."""
     trl: Table = Field(
         default={
             "max_steps": 32,
@@ -244,28 +244,29 @@ class ContrastSettings(Frozen):
 
 
 class EvaluationSettings(Frozen):
-    """The stage table."""
+    """Settings of the stage table."""
 
     samples: int = Field(default=1, ge=1)
     """Answers for each task; the fastest correct one counts."""
     temperature: float = Field(default=0.0, ge=0)
-    """0: greedy, and then `samples` must be 1."""
+    """Sampling temperature; 0 is greedy and requires `samples = 1`."""
     exemplars: bool = False
-    """Show exemplars from the archive, as stage 3 does. Without them every stage is asked the same question."""
+    """Show exemplars from the archive, as stage 3 does. Without them, all stages get the same prompts."""
     max_new_tokens: int = Field(default=320, ge=16)
-    """Longest answer."""
+    """Longest answer in tokens."""
     champions: int = Field(default=3, ge=0)
-    """How many of a run's fastest programs are confirmed at its end: measured again at `report` precision, on inputs
-    that chose nothing. The report shows these first, and says of others that they were not measured again."""
+    """Number of a run's fastest programs that are measured again at its end, at `report` precision and on inputs on
+    which no program was chosen. The report marks other programs as not measured again."""
     train_tasks: int | None = Field(default=None, ge=0)
-    """How many training tasks are evaluated, from the first on; None is all of them."""
+    """Number of training tasks evaluated, from the first on; None evaluates all."""
     held_out_sizes: int | None = Field(default=16, ge=0)
-    """How many held-out sizes of training tasks (a): the first of each task, then the second; None is all of them."""
+    """Number of held-out sizes of training tasks (a) evaluated: the first of each task, then the second; None evaluates
+    all."""
     held_out_tasks: int | None = Field(default=None, ge=0)
-    """How many held-out tasks (b); None is all of them."""
+    """Number of held-out tasks (b) evaluated; None evaluates all."""
     reuse: bool = True
     """Look up a program that this run has already judged on the same task and machine instead of measuring it again.
-    Stage tables never do: what a policy was selected on is no result."""
+    Stage tables never use verdicts from before the table, because the policy was selected on them."""
 
     @model_validator(mode="after")
     def _greedy_is_one(self) -> Self:
@@ -278,32 +279,32 @@ class EvaluationSettings(Frozen):
 
 
 class Settings(Frozen):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of the model, the order of the data, and all sampling."""
     suite: str = "starter"
-    """What `cudal1_data.load_suite` is asked for."""
+    """Name of the suite for `cudal1_data.load_suite`."""
     test_suite: str | None = None
     """Suite whose tasks are held out instead of the suite's own; training tasks that overlap it are left out."""
     train_on_test: bool = False
-    """Train on test data all the same: on a suite that marks nothing for training (KernelBench), and on tasks that
-    overlap the test suite. What the run writes is marked `trained_on_test`."""
+    """Allow training on test data: on a suite without training tasks (KernelBench), and on tasks that overlap the test
+    suite. All output of the run is marked `trained_on_test`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run and the policy is trained; `auto`: what the machine has."""
+    """Device that runs programs and trains the policy; `auto` uses a GPU if there is one."""
     stages: tuple[StageName, ...] = Field(default=STAGES, min_length=1)
-    """Which stages, in this order."""
+    """Stages to run, in this order."""
     model: str | None = None
     """Folder or hub name of a causal language model; None makes the embedded one."""
     embedded: EmbeddedModel = EmbeddedModel()
     """Shape of the embedded model: a table, or one of the names `3m` and `60m`."""
     policy: PolicySettings = PolicySettings()
-    """How answers are made."""
+    """How answers are generated."""
     peft: Table = Field(default_factory=dict)
-    """Settings of peft's LoraConfig, such as `r = 16`; then adapters are trained, and merged when a stage ends. Empty:
-    all weights are."""
+    """Settings of peft's LoraConfig, such as `r = 16`, to train adapters that are merged at the end of each stage.
+    Empty trains all weights."""
     prompt: PromptSettings = PromptSettings()
-    """What the policy is shown."""
+    """The prompts."""
     sft: SftSettings = SftSettings()
     """Stage 1."""
     self_train: SelfTrainSettings = SelfTrainSettings()
@@ -313,14 +314,14 @@ class Settings(Frozen):
     evaluation: EvaluationSettings = EvaluationSettings()
     """The stage table."""
     report_to: tuple[Tracker, ...] = ()
-    """Trackers that TRL sends each stage's log to, some of `tensorboard` (files in the run directory's `trackers/`),
-    `wandb` and `trackio` (their own environment variables say where); each must be installed. One that fails is dropped
-    with a sentence, and the run goes on. By default metrics go nowhere but to `metrics.jsonl`."""
+    """Trackers that receive TRL's log of each stage: any of `tensorboard` (files in the run directory's `trackers/`),
+    `wandb` and `trackio` (configured by their environment variables). Each must be installed. If one fails, it is
+    dropped with a message and the run continues. By default, metrics go only to `metrics.jsonl`."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
     judge_url: str = ""
-    """Service that judges (`cudal1-env serve`) instead of this machine; CUDAL1_TOKEN in the environment has its token.
-    The table `judge` is then the service's to set."""
+    """Address of a judge service (`cudal1-env serve`) to use instead of this machine; the environment variable
+    CUDAL1_TOKEN holds its token. The table `judge` must then be empty."""
 
     @field_validator("embedded", mode="before")
     @classmethod

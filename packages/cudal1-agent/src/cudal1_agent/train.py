@@ -32,7 +32,7 @@ from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName
 
 TOKENIZER_TASKS = 256
-"""Tasks of a stream from whose programs the embedded model's tokenizer learns."""
+"""Number of a stream's tasks from whose programs the embedded model's tokenizer learns."""
 
 
 def train(
@@ -48,25 +48,25 @@ def train(
     """Run all stages, or resume an interrupted run.
 
     Args:
-        settings: Settings of the run. With `resume`, None takes those of the run, and others are refused.
+        settings: Settings of the run. With `resume`, None takes those of the run, and other settings are refused.
         run_dir: The run directory.
         resume: Continue the run in `run_dir`.
         origin: Another run and a stage of it: the run begins where that stage ended, with settings from
             `forked_settings`.
-        seconds: How long to train at most, before the run stops where it can be resumed; None trains to the end.
-        evaluator: Judges answers; None starts this machine's judge. One that is given is not closed.
+        seconds: Time limit, after which the run stops where it can be resumed; None trains to the end.
+        evaluator: Judges answers, and is not closed; None makes the judge that the settings name.
         suite: The tasks; None loads the suite that the settings name.
 
     Returns:
         `run_dir`.
 
     Raises:
-        RunError: The directory cannot be begun or resumed; the message says what to type.
+        RunError: The run cannot be begun or resumed; the message says what to type.
         ConfigError: The settings cannot work.
         CorpusError: The suite or corpus has nothing to learn from, or it is test data.
         PolicyError: The model cannot be loaded.
         MachineError: The machine broke; resume later.
-        TimeIsUpError: The time is over.
+        TimeIsUpError: The time limit is reached.
     """
     progress = Progress()
     deadline = Deadline(seconds)
@@ -102,7 +102,7 @@ def train(
             if judge is not None:
                 session.renew_inputs = partial(retire_inputs, judge, folder.archive)
             run_phases(session, phases(settings, run_dir))
-            # After the run is marked as finished: the page says whether it is.
+            # After the run is marked as finished, because the page says whether it is.
             write_report(session)
         finally:
             if judge is not None:
@@ -118,7 +118,7 @@ def _opened(
     origin: tuple[Path, StageName] | None,
     seconds: float | None,
 ) -> RunFolder:
-    """Return the folder of a run that begins, goes on, or begins where a stage of another ended."""
+    """Return the folder of a new run, of a resumed one, or of a fork of another run."""
     if resume:
         check_time(run_dir, seconds)
         return RunFolder.resume(run_dir, settings)
@@ -133,7 +133,7 @@ def _opened(
 def _checked_tasks(
     folder: RunFolder, device: Device, suite: Suite | None, progress: Progress
 ) -> tuple[TaskSets, CorpusSelection | None]:
-    """Return tasks and corpus of a run, after all checks that need no judge and no training."""
+    """Return tasks and corpus of a run, after all checks that need neither judge nor training."""
     settings = folder.settings
     tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
     for reason in tasks.broken:
@@ -152,7 +152,7 @@ def _checked_tasks(
 
 
 def overlap_text(tasks: TaskSets) -> str:
-    """Return how many tasks overlap the test, by what shows it, and whether they were left out."""
+    """Return how many tasks overlap the test, by kind of evidence, and whether they were left out."""
     counts = ", ".join(f"{count} by {why}" for why, count in tasks.overlaps.items())
     if not tasks.left_out:
         return f"trained on although the test has them too ({counts}); everything is marked trained_on_test"
@@ -160,15 +160,15 @@ def overlap_text(tasks: TaskSets) -> str:
 
 
 def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[CorpusSelection | None, bool]:
-    """Read the corpus that a run's stage 1 learns from, and note in the run directory which file it was.
+    """Read the corpus that a run's stage 1 learns from, and note its hash in the run directory.
 
     Returns:
-        What may be learnt, None where there is no corpus or stage 1 is finished; and whether any of it is test data.
+        The pairs that may be learnt, None if there is no corpus or stage 1 is finished; and whether any is test data.
 
     Raises:
-        RunError: The file is another than when the run was begun.
-        CorpusError: There is no file, or nothing in it may be learnt.
-        DataError: The file is no corpus.
+        RunError: The file has changed since the run began.
+        CorpusError: There is no file, or no pair in it may be learnt.
+        DataError: The file is not a corpus.
     """
     settings = folder.settings
     path, noted = settings.sft.corpus, read_corpus_note(folder.path)
@@ -196,10 +196,10 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
 
 
 def room_for(settings: Settings, run_dir: Path, *, use_cpu: bool) -> Estimate:
-    """Return what a run needs, where there is room for it.
+    """Return what a run needs, after checking that memory and disk suffice.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: They do not.
         PolicyError: The model cannot be loaded.
     """
     shape = embedded_shape(settings.embedded) if settings.model is None else shape_of(settings.model)
@@ -209,12 +209,12 @@ def room_for(settings: Settings, run_dir: Path, *, use_cpu: bool) -> Estimate:
 
 
 def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
-    """Check that the stream of stage 1, where there is one, yields a pair.
+    """Check that the stream of stage 1, if there is one, yields a pair.
 
     Raises:
-        ConfigError: The text names no stream.
-        CorpusError: It yields nothing.
-        DataError: A family or an option is none.
+        ConfigError: `sft.stream` does not name a stream.
+        CorpusError: The stream yields nothing.
+        DataError: A family or an option is unknown.
     """
     from cudal1_agent.stages.sft import stream_of
 
@@ -225,10 +225,10 @@ def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
 
 
 def dry_run(settings: Settings, run_dir: Path) -> str:
-    """Check everything that can be checked before a run, and return what it needs as text.
+    """Check all that can be checked before a run, and return what it needs as text.
 
     Raises:
-        ConfigError: The settings cannot work, or there is no room.
+        ConfigError: The settings cannot work, or memory or disk do not suffice.
         PolicyError: The model cannot be loaded.
         CorpusError: There is nothing to train on.
     """
@@ -245,10 +245,10 @@ def dry_run(settings: Settings, run_dir: Path) -> str:
 
 
 def check_time(run_dir: Path, seconds: float | None) -> None:
-    """Check that a run's last known step fits into the time that it is given.
+    """Check that the time limit is longer than a run's last known step took.
 
     Raises:
-        RunError: It does not.
+        RunError: It is shorter.
     """
     path = run_dir / METRICS
     if seconds is None or not path.is_file():
@@ -282,7 +282,7 @@ def phases(settings: Settings, path: Path) -> list[Phase]:
     before: StageName | None = None
     seeds = Phase("seeds", seed)
     for stage in settings.stages:
-        # Tables that show exemplars need them from the first one on.
+        # If tables show exemplars, the seeds come before the first table.
         if seeds not in todo and (stage == "contrast" or settings.evaluation.exemplars):
             todo.append(seeds)
         todo += _training(stage, model, path / "stages" / stage, settings)

@@ -1,1 +1,1 @@
-"""What is trained on: tasks, prompts, examples, and which pairs of a corpus may be used."""
+"""Training data: tasks, prompts, examples, and the selection of a corpus's pairs."""

@@ -1,4 +1,4 @@
-"""The analysis in a training answer: computed from the programs that its prompt shows."""
+"""The analysis section of a training answer, computed from the programs in its prompt."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ NOTHING = "There is nothing to compare."
 
 
 def analysis(shown: Sequence[Exemplar], tags: Sequence[Sequence[str]], wanted: Sequence[str] = ()) -> str:
-    """Return which shown program is fastest, what tells it from the slower ones, and which technique nobody used.
+    """Return which shown program is fastest, which techniques only it has, and which wanted ones are unused.
 
     Args:
         shown: The programs that the prompt shows, in its order.
         tags: The techniques of each.
-        wanted: Techniques of the program that the answer goes on to write; those of them that no shown program has are
-            named as unused.
+        wanted: Techniques of the answer's program; those that no shown program has are named as unused.
 
     >>> analysis([Exemplar("", 1.0), Exemplar("", 2.5)], [[], ["fusion"]])
     'code2 is fastest (2.50). Only it has fusion.'

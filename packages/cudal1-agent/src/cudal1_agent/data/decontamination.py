@@ -1,4 +1,4 @@
-"""Decontamination: which pairs of a corpus are test data, or tasks that this run is evaluated on."""
+"""Decontamination: which pairs of a corpus are test data, or belong to tasks that this run evaluates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cudal1_data.sources.kernelbench import notes, place_of, places_by_text
 
 
 class Decontamination:
-    """Finds pairs that must not be trained on, by the id of their task and by the text of their reference.
+    """Filter for pairs that must not be trained on, by the id of their task and the text of their reference.
 
-    References that differ only in sizes, texts and comments are the same program; only the held-out sizes of training
-    tasks are compared by their exact text.
+    References that differ only in sizes, texts and comments are the same program. Held-out sizes of training tasks are
+    compared by their exact text.
 
     Args:
         held_out: Tasks that this run never trains on.
@@ -30,12 +30,12 @@ class Decontamination:
         self._known: dict[str, str] = {}
 
     def kernelbench(self, pair: Pair) -> str | None:
-        """Return the KernelBench task that a pair's task is, in any form and under any name; None if it is none."""
+        """Return the KernelBench task that equals a pair's task, in any form and under any name; None if none does."""
         place = place_of(pair.task) or next(iter(self._kernelbench.get(self._hash(pair), ())), None)
         return None if place is None else f"kernelbench/{place}"
 
     def evaluated(self, pair: Pair) -> bool:
-        """Whether a pair's task is one that the run evaluates on, or holds out."""
+        """Return whether the run evaluates or holds out a pair's task."""
         return (
             not self._names.isdisjoint(_names(pair.task))
             or self._hash(pair) in self._programs

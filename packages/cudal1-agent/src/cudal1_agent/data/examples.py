@@ -20,7 +20,7 @@ PromptOf = Callable[[Task, Sequence[Exemplar]], str]
 """Makes the prompt of a task from the exemplars to show."""
 
 Fits = Callable[[str, str], bool]
-"""Whether a prompt and its answer are short enough."""
+"""Returns whether a prompt and its answer are short enough."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Program:
     task: Task
     """The task at the size that the program is for."""
     source: str
-    """What is to be written."""
+    """The program's text."""
     techniques: tuple[str, ...]
-    """What makes it fast."""
+    """Techniques that make it fast."""
     speedup: float | None = None
-    """As it was measured, best estimate; None where it was not."""
+    """Measured speedup, point estimate; None if it was not measured."""
     backend: str = ""
-    """What it is written in; empty where that is not known."""
+    """Backend; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Pair:
     task: str
     """Task id."""
     prompt: str
-    """What is given."""
+    """The prompt."""
     answer: str
     """The answer that the model learns."""
 
@@ -69,15 +69,15 @@ def training_pairs(
     count: int,
     seed: int,
 ) -> list[Pair]:
-    """Return `count` pairs from the usable variants of tasks, laid out as `pairs_from` says.
+    """Return `count` pairs from the usable variants of tasks, in the order of `pairs_from`.
 
     Args:
         tasks: Training tasks at the size to train on.
         prompt_of: Makes the prompt.
-        device: Where the variants are to run.
+        device: Where the variants run.
         have: What the machine has (`compiler`, ...), see `usable_variants`.
         contexts: Numbers of exemplars to draw from.
-        count: How many pairs.
+        count: Number of pairs.
         seed: Seed of order, contexts and scores.
 
     Raises:
@@ -105,19 +105,19 @@ def pairs_from(
     seed: int,
     fits: Fits = lambda prompt, answer: True,
 ) -> list[Pair]:
-    """Return `count` pairs: pass after pass over every program, each pass in a new order.
+    """Return `count` pairs in repeated passes over all programs, each pass in a new order.
 
-    Each pair draws how many exemplars its prompt shows from `contexts`, then which: programs for the task that are
-    slower than the target, so an answer always is faster than all that its prompt shows. There may be fewer of these
-    than were drawn. Where programs of the task were measured, their speedups say which are slower; see `slower`.
+    Each pair draws its number of exemplars from `contexts`, then the exemplars: programs for the task that are slower
+    than the target (see `slower`), so an answer is always faster than all that its prompt shows. A prompt shows fewer
+    if there are not enough of them.
 
     Args:
         programs: Programs that the model learns; at least one.
         prompt_of: Makes the prompt.
         contexts: Numbers of exemplars to draw from.
-        count: How many pairs.
+        count: Number of pairs.
         seed: Seed of order, contexts and scores.
-        fits: Exemplars are left out, the slowest first, until this holds.
+        fits: Exemplars are dropped, the slowest first, until this holds.
     """
     siblings: dict[tuple[str, str], list[Program]] = {}
     for program in programs:
@@ -139,7 +139,7 @@ def pairs_from(
 
 
 def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf, siblings: Sequence[Program] = ()) -> Pair:
-    """Return the training example of a program whose prompt shows some exemplars, which are among its siblings."""
+    """Return the training example of a program; its prompt shows exemplars, which are among its siblings."""
     design = f"Use {', '.join(program.techniques) or 'plain PyTorch'}."
     techniques = {one.source: one.techniques for one in siblings}
     found = analysis(shown, [techniques[one.source] for one in shown], program.techniques)
@@ -150,12 +150,12 @@ def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf, si
 def by_length(
     pairs: Sequence[Pair], length: Callable[[Pair], int], *, batch: int, seed: int, batches: int = 16
 ) -> list[Pair]:
-    """Return the pairs in another order: within each run of some batches, pairs of like length share a batch.
+    """Return the pairs reordered: within each run of `batches` batches, pairs of similar length share a batch.
 
-    Short sequences then carry little padding, and the order of the batches stays random.
+    Short sequences then have little padding, and the order of the batches stays random.
 
     Args:
-        pairs: In the order in which they would be trained on.
+        pairs: Pairs in the order of training.
         length: Length of a pair in tokens.
         batch: Pairs in a batch.
         seed: Seed of the order of the batches.
@@ -173,15 +173,15 @@ def by_length(
 def slower(target: Program, programs: Sequence[Program], count: int, rng: np.random.Generator) -> list[Exemplar]:
     """Draw exemplars that are slower than a target.
 
-    A measured target is shown measured programs with a lower speedup, with these. For one that was not measured,
-    programs with no more techniques stand for slower ones: their scores are drawn at random (log-uniform from 0.5 to
-    4), the higher the more techniques. What is learnt from them is the form of stage 3, and no figure.
+    A measured target gets measured programs with a lower speedup, and their speedups. An unmeasured target gets
+    programs with no more techniques, in place of slower ones. Their scores are random (log-uniform from 0.5 to 4),
+    higher with more techniques: such examples teach the form of stage 3, not figures.
 
     Args:
-        target: What the answer holds.
+        target: Program of the answer.
         programs: All programs of its task.
-        count: How many at most.
-        rng: The only source of chance.
+        count: Maximum number of exemplars.
+        rng: The only source of randomness.
     """
     if not count:
         return []
@@ -190,7 +190,7 @@ def slower(target: Program, programs: Sequence[Program], count: int, rng: np.ran
         chosen = [known[int(index)] for index in rng.permutation(len(known))[:count]]
         return [Exemplar(one.source, round(one.speedup or 0.0, 2)) for one in chosen]
     if any(one.speedup is not None for one in programs):
-        return []  # nobody knows whether what was measured is slower
+        return []  # whether the measured programs are slower is unknown
     others = [one for one in programs if one.source != target.source and len(one.techniques) <= len(target.techniques)]
     chosen = [others[int(index)] for index in rng.permutation(len(others))[:count]]
     scores = sorted(np.exp(rng.uniform(np.log(0.5), np.log(4.0), size=len(chosen))).tolist())

@@ -2,8 +2,8 @@
 
 The prompt has the five parts of the CUDA-L1 paper, in its order: the task, the reference program, previous
 implementations with scores, the generation protocol, requirements and restrictions. The answer has three
-sections. Two styles say the same: `compact` in a few short lines, for a model with a short context that has
-never seen anything else, and `full` for a pretrained language model.
+sections. Of the two styles, `compact` has a few short lines, for a model with a short context that was trained on
+nothing else; `full` is for a pretrained language model.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CODE = "Code"
 
 @dataclass(frozen=True)
 class Answer:
-    """The three sections of an answer; a section that is not there is empty."""
+    """The three sections of an answer; a missing section is empty."""
 
     analysis: str
     """Which previous implementation is faster, and why."""
     design: str
     """What the new program does."""
     code: str
-    """The whole section under `## Code`, fences included; `cudal1_env.extract` takes the program out."""
+    """The whole section under `## Code`, including fences; `cudal1_env.extract` extracts the program."""
 
     @property
     def complete(self) -> bool:
-        """Whether all three sections are there."""
+        """Whether the answer has all three sections."""
         return bool(self.analysis and self.design and self.code)
 
 
@@ -84,9 +84,9 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
 
     Args:
         reference: The reference program.
-        exemplars: Previous implementations, in the order in which they are to be shown.
-        style: How many words to use.
-        device: What the programs run on, named in the `full` style.
+        exemplars: Previous implementations, in the order of the prompt.
+        style: Style of the prompt.
+        device: Device that the programs run on; the `full` style names it.
 
     >>> prompt = build_prompt("class Model: ...\n", [Exemplar("class ModelNew: ...\n", 1.5)], style="compact")
     >>> "code1 (1.50)" in prompt
@@ -114,13 +114,13 @@ def fitting(
     count: Callable[[str], int],
     limit: int,
 ) -> list[Exemplar]:
-    """Return as many exemplars as the prompt for a task has room for, leaving out the slowest first.
+    """Return the exemplars that fit into the prompt for a task, dropping the slowest first.
 
     Args:
         reference: The reference program.
         exemplars: Previous implementations.
-        style: How many words to use.
-        device: What the programs run on.
+        style: Style of the prompt.
+        device: Device that the programs run on.
         count: Number of tokens in a text.
         limit: Maximum number of tokens of the prompt.
     """
@@ -147,9 +147,8 @@ _HEADINGS = re.compile(
 def parse_answer(text: str) -> Answer:
     r"""Split an answer into its sections.
 
-    Headings count from the second level down (a comment in a program has one `#`) and in any case. A heading
-    that comes twice begins its section anew, so that the last one counts; text before the first heading belongs
-    to no section.
+    Headings have two to six `#` (a comment in a program has one) and any case. If a heading comes twice, the last
+    one counts; text before the first heading belongs to no section.
 
     >>> parse_answer("## Performance Analysis\nx\n## Algorithm Design\ny\n## Code\nz").complete
     True
@@ -163,12 +162,12 @@ def parse_answer(text: str) -> Answer:
 
 
 def _fenced(code: str) -> str:
-    """Return a program in a Markdown fence that is longer than any that it holds."""
+    """Return a program in a Markdown fence that is longer than any fence in it."""
     longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}python\n{code.rstrip()}\n{fence}\n"
 
 
 def _compact_code(code: str) -> str:
-    """Return a program without a fence: in the compact style the headings alone part the sections."""
+    """Return a program without a fence, because headings separate the sections in the compact style."""
     return code.rstrip() + "\n"

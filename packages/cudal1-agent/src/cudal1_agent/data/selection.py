@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Exclusion(StrEnum):
-    """Reason why a pair is left out; the first that holds counts."""
+    """Reason why a pair is left out; the first that applies counts."""
 
     FAILURE = "failure"
     """It is labelled as a failure, or as slow."""
@@ -66,20 +66,20 @@ _ADVICE = {
 
 
 class CorpusNote(BaseModel):
-    """Which corpus stage 1 of a run learns from, noted when the run began."""
+    """The corpus that stage 1 of a run learns from, noted when the run begins."""
 
     model_config = ConfigDict(frozen=True)
 
     sha256: str
     """Hash of the file."""
     tasks: tuple[str, ...]
-    """Ids of the tasks of which it may learn programs."""
+    """Ids of the tasks whose programs it may learn."""
     kernelbench: dict[str, str] = Field(default_factory=dict[str, str])
-    """Those of them that are KernelBench's or overlap one of its tasks, and which; none without `train_on_test`."""
+    """Tasks among them that are KernelBench's or overlap one of its tasks, and which; empty without `train_on_test`."""
 
     @property
     def trained_on_test(self) -> bool:
-        """Whether there is test data among them."""
+        """Whether any of the tasks is test data."""
         return bool(self.kernelbench)
 
 
@@ -88,20 +88,20 @@ class CorpusSelection:
     """The pairs of a corpus that stage 1 may learn."""
 
     path: Path
-    """What the settings name."""
+    """Path in the settings."""
     sha256: str
     """Hash of the file."""
     device: Device
     """Device that the run trains for."""
     tasks: tuple[tuple[Program, ...], ...]
-    """Programs by task (a reference at one size), each task's in the order in which they are preferred."""
+    """Programs by task (a reference at one size), in order of preference."""
     left_out: Mapping[Exclusion, int]
-    """How many pairs are not among them, by reason."""
+    """Number of pairs left out, by reason."""
     kernelbench: Mapping[str, str] = field(default_factory=dict[str, str])
     """Tasks among them that are KernelBench's or overlap one of its tasks, with that task."""
 
     def note(self) -> CorpusNote:
-        """Return what a run directory keeps of this."""
+        """Return the note for the run directory."""
         ids = sorted({programs[0].task.id for programs in self.tasks})
         return CorpusNote(sha256=self.sha256, tasks=tuple(ids), kernelbench=dict(self.kernelbench))
 
@@ -112,10 +112,10 @@ class CorpusSelection:
 
         Args:
             limit: Maximum number of programs for each task.
-            fits: Whether a program goes into the model's context. Not called for those beyond `limit`.
+            fits: Returns whether a program fits into the model's context; not called for programs beyond `limit`.
 
         Raises:
-            CorpusError: None is left.
+            CorpusError: No program is left.
         """
         left = Counter(self.left_out)
         chosen: list[Program] = []
@@ -134,10 +134,10 @@ class CorpusSelection:
 
 
 def corpus_sha256(path: Path) -> str:
-    """Return the hash of a corpus's file, or of all its files one after another.
+    """Return the hash of a corpus's file, or of all its files in order.
 
     Raises:
-        CorpusError: There is none.
+        CorpusError: There is no file.
     """
     files = corpus_files(path)
     if not files or not files[0].is_file():
@@ -164,8 +164,8 @@ def select_pairs(
 ) -> CorpusSelection:
     """Read a corpus and keep the pairs that stage 1 may learn.
 
-    Those are pairs that judges on the device found correct and never incorrect; with `settings.unverified` also pairs
-    that are labelled correct and were not judged there. Test data is left out, see `Decontamination`.
+    These are the pairs that judges on the device found correct and never incorrect; with `settings.unverified`, also
+    pairs that are labelled correct and were not judged there. Test data is left out, see `Decontamination`.
 
     Args:
         path: The corpus.
@@ -176,8 +176,8 @@ def select_pairs(
         train_on_test: Keep pairs of KernelBench's tasks and of tasks that overlap them.
 
     Raises:
-        CorpusError: There is no such file, a pair in it was changed by hand, or no pair may be learnt.
-        DataError: The file is no corpus.
+        CorpusError: There is no such file, a pair in it does not match its hash, or no pair may be learnt.
+        DataError: The file is not a corpus.
     """
     sha256 = corpus_sha256(path)
     decontamination = Decontamination(held_out, sizes)
@@ -234,10 +234,10 @@ def _contaminated(
 
 
 def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
-    """Return the programs of a task in order of preference: backends alternate, within a backend its templates.
+    """Return the programs of a task in order of preference: backends alternate, and templates within a backend.
 
-    Programs of a template come fastest first, and so do templates and backends by their fastest; unmeasured programs
-    come last.
+    Programs of a template come fastest first. Templates and backends are ordered by their fastest program; unmeasured
+    programs come last.
     """
 
     def place(pair: Pair) -> tuple[float, str]:
@@ -256,7 +256,7 @@ def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
 
 
 def _measured(pair: Pair, device: Device) -> Speedup | None:
-    """Return the latest speedup on a device that compares with what this judge measures."""
+    """Return the latest speedup on a device under this version's protocol, None if there is none."""
     found = [
         speedup
         for one in pair.evaluations

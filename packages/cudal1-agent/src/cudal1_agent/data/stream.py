@@ -1,6 +1,6 @@
 """A stream of training pairs: generated tasks and the programs that templates write for them, rendered while training.
 
-Task k of a stream is the same everywhere, and so are its pairs: a place in the stream says where to go on.
+Task k of a stream and its pairs are the same everywhere, so a place in the stream is enough to resume.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from cudal1_agent.data.prompts import Style, build_prompt
 from cudal1_agent.errors import ConfigError, CorpusError
 
 EMPTY = 512
-"""A stream is empty when so many tasks in a row give no pair."""
+"""A stream counts as empty after this many tasks in a row without a pair."""
 
 Choices = tuple[Pair, ...]
-"""One training example with as many exemplars as were drawn, then with one less each; the first that fits is learnt."""
+"""One training example with all exemplars that were drawn, then with one fewer each; the first that fits is learnt."""
 
 
 Made = TypeVar("Made")
-"""What is made of a training example where it is rendered."""
+"""Result of converting a training example in the process that renders it."""
 
 
 class Place(BaseModel):
-    """A place in a stream: before which pair of which task."""
+    """A place in a stream: the pair that comes next."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,22 +59,22 @@ class Place(BaseModel):
 
 @dataclass(frozen=True)
 class Stream:
-    """What decides the pairs of a stream."""
+    """Definition of a stream's pairs."""
 
     request: Request
-    """Families, which alternate, seed, and split: tasks of `validation` and `test` are never learnt."""
+    """Families (which alternate), seed, and split; tasks of `validation` and `test` are never learnt."""
     device: Device
-    """Where the programs are to run."""
+    """Where the programs run."""
     style: Style
-    """How many words prompts use."""
+    """Style of the prompts."""
     contexts: tuple[int, ...]
     """Numbers of exemplars to draw from."""
     per_task: int
-    """Programs of a task at most."""
+    """Maximum number of programs per task."""
     backends: tuple[Backend, ...]
     """Backends of the programs."""
     held_out: tuple[Task, ...] = field(default=(), repr=False)
-    """Tasks that are never learnt, and none that are the same program."""
+    """Tasks that are never learnt, nor others that are the same program."""
     sizes: tuple[Task, ...] = field(default=(), repr=False)
     """Training tasks at sizes that are never learnt."""
 
@@ -85,11 +85,11 @@ class Stream:
 
     @cached_property
     def test(self) -> Decontamination:
-        """What must not be learnt."""
+        """Filter for pairs that must not be learnt."""
         return Decontamination(self.held_out, self.sizes)
 
     def programs(self, number: int) -> list[Program]:
-        """Return the programs of a task, none where the task is no training data."""
+        """Return the programs of a task, none if the task is not training data."""
         families = self.request.drawn_families
         task = self.request.task(families[number % len(families)], number // len(families))
         if task.split != "train" or task.overlaps is not None:
@@ -123,7 +123,7 @@ class Stream:
             while shown:
                 shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
                 choices.append(example(program, shown, prompt_of, programs))
-            _ = choices[0].skeleton  # which takes milliseconds, here and not where the model trains
+            _ = choices[0].skeleton  # takes milliseconds; cached here, so that the trainer need not compute it
             made.append(tuple(choices))
         return made
 
@@ -131,10 +131,10 @@ class Stream:
 def answers(programs: Sequence[Program]) -> list[Program]:
     """Return the programs of a task that are learnt as answers; all of them may be shown as exemplars.
 
-    Those are kernels, where there are any: by the bundled corpus, PyTorch programs of templates are no faster than the
-    reference in the median (plain 1.00, captured 0.99, operators 0.95, channels-last 0.76), and they are alike, so that
-    they are likelier than any one kernel: a model that learns them writes little else when it takes the likeliest word
-    (docs/log.md). Where there are none, all but copies of the reference.
+    These are the kernels, or, if there are none, all programs but copies of the reference. In the bundled corpus,
+    PyTorch programs of templates are no faster than the reference in the median (plain 1.00, captured 0.99, operators
+    0.95, channels-last 0.76). They are alike and so likelier than any one kernel: a model that learns them writes
+    little else under greedy decoding (docs/log.md).
     """
     kernels = [one for one in programs if one.backend not in ("", "pytorch")]
     return kernels or [one for one in programs if not is_copy(one.source, one.task.source)]
@@ -155,22 +155,22 @@ def make_stream(
 
     Args:
         text: `generated`, optionally families, and options; `n` has no meaning here.
-        device: Where the programs are to run.
-        style: How many words prompts use.
+        device: Where the programs run.
+        style: Style of the prompts.
         contexts: Numbers of exemplars to draw from.
-        per_task: Programs of a task at most.
+        per_task: Maximum number of programs per task.
         have: What the machine has, see `cudal1_data.usable_variants`.
         held_out: Tasks that are never learnt.
         sizes: Training tasks at sizes that are never learnt.
 
     Raises:
-        ConfigError: It is no such text.
-        UnknownSuiteError: A family or an option is none.
+        ConfigError: The text does not name a stream.
+        UnknownSuiteError: A family or an option is unknown.
     """
     head, mark, options = text.partition("?")
     name, _, families = head.partition(":")
     if name != "generated":
-        raise ConfigError(f"sft.stream is {text!r}, which names no generated tasks; write 'generated?seed=0', say")
+        raise ConfigError(f"invalid sft.stream {text!r}: name generated tasks, for example 'generated?seed=0'")
     request = parse_request(families + mark + options)
     return Stream(
         request=request,
@@ -187,12 +187,12 @@ def make_stream(
 def streamed(
     stream: Stream, start: Place, made: Callable[[Choices], Made], *, workers: int
 ) -> Generator[tuple[Place, Made]]:
-    """Yield the pairs of a stream from a place on, each with its place, in an order that no worker changes.
+    """Yield the pairs of a stream from a place on, each with its place; the order does not depend on the workers.
 
     Args:
         stream: The stream.
         start: Where to begin.
-        made: Makes of each pair what is yielded, in the process that rendered it.
+        made: Converts each pair, in the process that renders it.
         workers: Processes that render ahead; 0 renders in this one.
 
     Raises:
@@ -219,10 +219,10 @@ def _rendered(
     if not workers:
         for number in count(first):
             yield number, [made(choices) for choices in stream.pairs(number)]
-    # Forks of a fresh process that has only imported: a fork of one that uses a GPU or threads is not safe.
+    # Workers are forks of a server that has only imported: forking a process that uses a GPU or threads is not safe.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, type(made).__module__, "transformers"])
-    # In a file: as an argument, each start would wait until the process before had imported what reading it needs.
+    # In a file: with an argument, each start would wait until the previous process had imported what reading it needs.
     with NamedTemporaryFile() as file, ProcessPoolExecutor(workers, context, _keep, (file.name,)) as pool:
         pickle.dump((stream, made), file)
         file.flush()
@@ -241,17 +241,17 @@ def _rendered(
 
 
 def free_cores() -> int:
-    """Return how many cores may render while another one trains."""
+    """Return how many cores may render while one core trains."""
     return max(len(os.sched_getaffinity(0)) - 1, 1)
 
 
 _kept: list[tuple[Stream, Callable[[Choices], Any]]] = []
-"""In a worker: the stream that it renders, and what it makes of it."""
+"""In a worker: the stream that it renders, and the function that converts its pairs."""
 
 
 def _keep(name: str) -> None:
-    torch.set_num_threads(1)  # the others have the other cores
-    _kept[:] = [pickle.loads(Path(name).read_bytes())]  # its parent wrote it
+    torch.set_num_threads(1)  # other workers use the other cores
+    _kept[:] = [pickle.loads(Path(name).read_bytes())]  # the parent process wrote it
 
 
 def _pairs_of(number: int) -> list[Any]:

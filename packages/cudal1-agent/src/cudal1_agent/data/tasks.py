@@ -25,7 +25,7 @@ GROUPS = {
     HELD_OUT_SIZES: "held-out sizes (a)",
     HELD_OUT_TASKS: "held-out tasks (b)",
 }
-"""Groups of tasks of the stage table, and what they are called."""
+"""Groups of tasks of the stage table, and their titles."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class TaskSets:
     """The tasks of a run."""
 
     train: tuple[Task, ...]
-    """What is trained on."""
+    """Tasks that are trained on."""
     groups: dict[str, tuple[Task, ...]]
-    """What is evaluated, by group."""
+    """Tasks that are evaluated, by group."""
     held_out: tuple[Task, ...] = ()
-    """What is never trained on, evaluated or not: what was marked for validation and test, and the test suite."""
+    """Tasks never trained on, evaluated or not: those marked for validation and test, and the test suite."""
     held_out_sizes: tuple[Task, ...] = ()
     """Training tasks at the sizes that are never trained on, evaluated or not."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
     overlaps: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many tasks overlap the test, by what shows it (`sources.kernelbench.Why`), trained on or left out."""
+    """Number of tasks that overlap the test, trained on or not, by kind of evidence (`sources.kernelbench.Why`)."""
     broken: tuple[str, ...] = ()
-    """Why tasks of the suites could not be used."""
+    """Faults of tasks that could not be used."""
     trained_on_test: bool = False
     """Whether tasks of the test, or near-duplicates of them, are trained on."""
 
@@ -62,22 +62,22 @@ def choose_tasks(
 ) -> TaskSets:
     """Sort the tasks of a suite into training and evaluation.
 
-    Tasks tagged `random` are left out: no answer to them is correct. A suite that marks nothing for training is test
-    data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
-    training tasks are starter or generated ones (`cudal1_data.dedup.duplicates`).
+    Tasks tagged `random` are left out, because no answer to them is correct. A suite without training tasks is test
+    data, such as KernelBench; so are tasks that overlap the suite `test`. To find overlaps, both suites are traced
+    unless all training tasks are starter or generated ones (`cudal1_data.dedup.duplicates`).
 
     Args:
-        suite: Where training tasks come from, and held-out ones where no other suite is given for these.
+        suite: Source of training tasks, and of held-out tasks if `test` is None.
         device: Where programs run.
         evaluation: How many tasks of each group are evaluated.
         test: Suite whose tasks are held out instead.
-        train_on_test: Train on test data all the same.
-        training: Whether anything is to be trained on at all.
+        train_on_test: Allow training on test data.
+        training: Whether training tasks are needed.
         notify: Receives a line for each slow step, and for each task that cannot be compared with the test.
 
     Raises:
         CorpusError: No task is left, or what is left is test data.
-        DataError: Tasks must be traced, and torch does not work.
+        DataError: Tasks must be traced, but torch does not work.
     """
     usable = suite.where(_has_an_answer)
     train = tuple(usable.train)
@@ -85,12 +85,12 @@ def choose_tasks(
     never = (*usable.validation, *usable.test, *(() if test is None else held_out))
     marked = False
     if not train and (train_on_test or not training):
-        # As in the paper: the whole suite is trained on, and what is held out is another one or nothing.
+        # As in the paper: the whole suite is trained on, and another suite or none is held out.
         train, held_out, marked = tuple(usable), () if test is None else held_out, training
         never = held_out
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
-    # The test's random tasks, too: nothing is reported on them, and a copy under another name has no such tag.
+    # Including the test's random tasks: nothing is reported on them, but a copy under another name lacks the tag.
     overlaps = {} if test is None else near_duplicates(train, test, notify=notify)
     if overlaps and not train_on_test:
         train = tuple(task for task in train if task.id not in overlaps)
@@ -156,8 +156,8 @@ def tasks_of(
     Args:
         settings: The settings.
         device: Where programs run.
-        suite: The tasks, where they are not those of the suite that the settings name.
-        training: Whether anything is to be trained on.
+        suite: The tasks, if they are not those of the suite that the settings name.
+        training: Whether training tasks are needed.
         notify: Receives a line for each slow step, and for each task that cannot be compared with the test.
 
     Raises:

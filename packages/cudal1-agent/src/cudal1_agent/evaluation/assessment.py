@@ -38,18 +38,18 @@ class Assessed:
     form: bool
     """Whether the first answer had all three sections."""
     family: str = ""
-    """Category of the task, or its level where it has none."""
+    """Category of the task, or its level if it has none."""
     copies: frozenset[str] = frozenset()
-    """Hashes of the answers that are their reference and nothing else."""
+    """Hashes of the answers that are copies of their reference."""
 
     @property
     def best(self) -> Evaluation:
-        """The correct evaluation with the highest lower end, or the first where none is correct."""
+        """The best of the evaluations; see `best_of`."""
         return best_of(self.evaluations)
 
     @property
     def speedup(self) -> float | None:
-        """Its speedup, None where no answer was correct."""
+        """Its speedup, None if no answer is correct or it was not timed."""
         return self.best.speedup.point if self.best.correct and self.best.speedup is not None else None
 
     @property
@@ -59,11 +59,11 @@ class Assessed:
 
     @property
     def own(self) -> int:
-        """How many answers are correct and no copy of their reference."""
+        """How many answers are correct and not copies of their reference."""
         return sum(one.correct and one.source_sha256 not in self.copies for one in self.evaluations)
 
     def without(self, learnt: Set[str]) -> Assessed | None:
-        """Return the task without the answers that have a skeleton of those given; None if no answer is left."""
+        """Return the task without the answers that have a learnt skeleton; None if no answer is left."""
         kept = tuple(one for one in self.evaluations if skeleton_hash(one.source) not in learnt)
         return replace(self, evaluations=kept) if kept else None
 
@@ -80,18 +80,18 @@ def assess(
     after: int = 0,
     precision: Precision = "training",
 ) -> dict[str, list[Assessed]]:
-    """Ask a policy about every task and judge its answers.
+    """Generate a policy's answers to every task and judge them.
 
     Args:
-        policy: Writes the answers.
+        policy: Generates the answers.
         groups: Tasks by group.
         prompt_for: Makes the prompt of a task.
         verdicts: Judges them.
         settings: How many answers, and how they are drawn.
-        seed: Seed of the drawing.
+        seed: Seed of the sampling.
         progress: Shows how many answers are judged.
-        after: Position in the archive; no verdict before it is looked up.
-        precision: How narrow intervals must be; `correct` times nothing.
+        after: Position in the archive; verdicts up to it are not looked up.
+        precision: How narrow intervals must be; `correct` does not time programs.
 
     Returns:
         For each group that has tasks, the judged answers of each of them, in order.
@@ -105,7 +105,7 @@ def assess(
             max_new_tokens=settings.max_new_tokens,
             seed=seed,
         )
-    # Each program once, also where nothing is looked up: measuring it again would give it another chance.
+    # Each program once, even without `reuse`: measuring it again would give it another chance.
     jobs = {
         (task.id, source_key(answer)): (task, answer)
         for task, given in zip(tasks, answers, strict=True)
@@ -137,7 +137,7 @@ def assess(
 
 
 def best_of(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Return the correct evaluation with the highest lower end that counts, the first of all where none is correct."""
+    """Return the correct evaluation with the highest lower bound (`counted_low`), or the first if none is correct."""
 
     def rank(evaluation: Evaluation) -> tuple[bool, float]:
         return evaluation.correct, evaluation.counted_low or 0.0
@@ -155,8 +155,8 @@ def table_record(assessed: Sequence[Assessed], learnt: Set[str]) -> Record:
 
     Args:
         assessed: The tasks of the group.
-        learnt: Skeletons that the model was trained on. Answers that have one are in no figure of `unlearnt`, correct
-            or not, and neither are tasks without another answer.
+        learnt: Skeletons that the model was trained on. `unlearnt` leaves out answers that have one, correct or not,
+            and tasks without another answer.
     """
     families: dict[str, list[Assessed]] = {}
     for one in assessed:
@@ -171,7 +171,7 @@ def table_record(assessed: Sequence[Assessed], learnt: Set[str]) -> Record:
 
 def _figures(assessed: Sequence[Assessed]) -> Record:
     found = success([one.counts for one in assessed], own=[one.own for one in assessed]).model_dump()
-    # Verdicts at `correct` precision are of no speed: then there are no columns of speedups.
+    # Verdicts at `correct` precision have no speedup; then the columns of speedups are left out.
     timed = all(one.speedup is not None for one in assessed if one.best.correct)
     return {**(summarize(assessed).model_dump() if timed else {}), "success": found}
 
@@ -183,10 +183,10 @@ def shown_exemplars(
 
     Args:
         rule: How exemplars are chosen.
-        variants: What is known of the task at this size.
+        variants: Known programs of the task at this size.
         task: The task.
-        n: How many at most.
-        seed: Decides the draw together with task and variants; nothing is remembered from one draw to the next.
+        n: Maximum number of exemplars.
+        seed: Seed of the draw, which depends only on it, the task and the variants.
     """
     rng = np.random.default_rng([*seed, crc32(task.id.encode())])
     return rule.choose(variants, n, rng) if n and variants else []
@@ -206,12 +206,12 @@ def rule_of(contrast: ContrastSettings) -> Exemplars:
 
 
 def prompts_for(prompts: PromptBuilder, settings: Settings, archive: Archive) -> PromptFor:
-    """Return what makes the prompts of an evaluation.
+    """Return a function that makes the prompts of an evaluation.
 
     Args:
         prompts: Makes a prompt from a task and its exemplars.
         settings: Whether exemplars are shown, how many, and by which rule.
-        archive: Where they come from, as it is now: what the evaluation itself finds is not shown.
+        archive: Where they come from when a prompt is made.
     """
     if not settings.evaluation.exemplars:
         return prompts

@@ -1,7 +1,7 @@
 """Champions: a run's fastest programs, confirmed before they are reported.
 
-The best of many measured programs is overestimated: it was also the luckiest. So each is measured again at `report`
-precision, in new processes and on inputs on which no program was chosen.
+The best of many measured programs is overestimated, because it was also the luckiest. So champions are measured again
+at `report` precision, in new processes and on inputs on which no program was chosen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cudal1_agent.run.session import Session
 
 
 def confirm(session: Session, _: Checkpoint | None) -> None:
-    """Measure a run's fastest programs again, and write what was found into the metrics.
+    """Measure a run's fastest programs again, and write the results into the metrics.
 
     Args:
         session: The run.

@@ -53,19 +53,19 @@ from cudal1_agent.settings import STAGES, Settings, StageName
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The result of an evaluation: each task's best answer, and which tasks the model was trained on."""
+    """The result of an evaluation: the judged answers, and which tasks the model was trained on."""
 
     groups: dict[str, list[Assessed]]
-    """By group each task's best answer."""
+    """The judged answers of each task, by group."""
     seen: dict[str, str]
-    """Tasks that the run has seen near-duplicates of, with the training task."""
+    """Tasks with near-duplicates in the run's training, and the training task."""
     trained_on_test: bool
     """Whether there are such tasks, or the run was trained on other test data."""
     learnt: Set[str] = frozenset()
-    """Skeletons that the model was trained on, where it is a run's."""
+    """Skeletons that the model was trained on, if it is a run's."""
 
     def record(self, target: str) -> Record:
-        """Return all of it as one JSON object.
+        """Return the result as one JSON object.
 
         Args:
             target: What was evaluated.
@@ -81,10 +81,10 @@ class Evaluated:
         }
 
     def text(self, name: str) -> str:
-        """Return the table, with what a reader must know of test data in training.
+        """Return the table, with notes on test data in training.
 
         Args:
-            name: What the table calls that which was evaluated.
+            name: Name of the target in the table.
         """
         records = [
             {"stage": name, "group": group, **table_record(found, self.learnt)} for group, found in self.groups.items()
@@ -121,7 +121,7 @@ def tabulate(
             settings.evaluation,
             seed=settings.seed,
             progress=session.progress,
-            # Measured anew: what was measured before is what the policy was selected on.
+            # Measured anew, because the policy was selected on earlier verdicts.
             after=session.began.archive_position,
         )
         policy.close()
@@ -159,7 +159,7 @@ def tabulate(
 
 
 def _is_kernelbenchs(task: Task) -> bool:
-    """Whether a task is the one that it overlaps, in another form of KernelBench."""
+    """Return whether a task is the one that it overlaps, in another form of KernelBench."""
     name = task.id.partition("@")[0].partition("/")[2]
     return task.overlaps is not None and name == task.overlaps.partition("/")[2]
 
@@ -182,7 +182,7 @@ def answer_record(stage: str, group: str, one: Assessed) -> Record:
 
 
 def answers_of(records: list[Record], stage: str) -> dict[str, float | None]:
-    """Return the speedup of each training task after a stage, None where no answer was correct."""
+    """Return the speedup of each training task after a stage, None if no answer was correct."""
     return {
         record["task"]: record["speedup"]["point"] if record["speedup"] else None
         for record in records
@@ -203,13 +203,13 @@ def evaluate_model(
     Args:
         target: Run directory, RUN@STAGE for the model of one of its stages, folder of a model, or hub name.
         settings: Settings of the evaluation; see `settings_for`.
-        precision: How narrow intervals must be; `correct` times nothing, and many are judged at a time.
-        evaluator: Judges answers; None starts this machine's judge.
-        archive: Where evaluations are kept; None keeps none. Exemplars come from the archive of the run, where the
-            target is one, and from this one otherwise.
+        precision: How narrow intervals must be; `correct` does not time programs, and judges many at a time.
+        evaluator: Judges answers; None makes the judge that the settings name.
+        archive: Where evaluations are kept; None keeps none. Exemplars come from the run's archive if the target is a
+            run, else from this one.
 
     Returns:
-        Each task's best answer, and whether the run was trained on the task.
+        The judged answers of each task, and which tasks the run was trained on.
 
     Raises:
         RunError: The run has no finished stage.
@@ -260,7 +260,7 @@ def evaluate_model(
 
 
 def corpus_tasks(run: Path) -> list[Task]:
-    """Return the tasks of the corpus that a run was trained on, with what near-duplicate detection needs of them."""
+    """Return the tasks of the corpus that a run was trained on, as near-duplicate detection needs them."""
     note = read_corpus_note(run)
     if note is None:
         return []
@@ -271,10 +271,10 @@ def corpus_tasks(run: Path) -> list[Task]:
 
 
 def run_of(target: str) -> tuple[Path | None, StageName | None]:
-    """Return the run directory that a target names, and the stage if it is RUN@STAGE; None where it is a model.
+    """Return the run directory that a target names, and the stage if it is RUN@STAGE; None if it is a model.
 
     Raises:
-        RunError: There is no such stage.
+        RunError: The stage is unknown.
 
     >>> run_of("HuggingFaceTB/SmolLM2-135M-Instruct")
     (None, None)
@@ -289,10 +289,10 @@ def run_of(target: str) -> tuple[Path | None, StageName | None]:
 
 
 def settings_for(target: str, flags: Mapping[str, Any], config: Sequence[Path] = ()) -> Settings:
-    """Return the settings of an evaluation: the run's, or the defaults for a model; over them files, then flags.
+    """Return the settings of an evaluation: the run's, or the defaults for a model, overridden by files, then by flags.
 
     Raises:
-        ConfigError: A file cannot be read, or a value is not one of those expected.
+        ConfigError: A file cannot be read, or a value is invalid.
     """
     run, _ = run_of(target)
     if run is not None:
@@ -301,10 +301,10 @@ def settings_for(target: str, flags: Mapping[str, Any], config: Sequence[Path] =
 
 
 def last_model(run: Path, stage: StageName | None = None) -> Path:
-    """Return the model that the last finished stage of a run left, or one of its stages.
+    """Return the model of the last finished stage of a run, or of one of its stages.
 
     Raises:
-        RunError: No stage is finished, or that one is not.
+        RunError: No stage is finished, or that stage is not.
     """
     settings = read_settings(run)
     for name in reversed(settings.stages):

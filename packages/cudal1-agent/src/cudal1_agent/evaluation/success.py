@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 K = 8
-"""Answers of which one at least is to be correct, where a task has so many."""
+"""k of correct@k, if each task has that many answers."""
 
 Z = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
@@ -20,7 +20,7 @@ class Share(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     point: float = Field(ge=0, le=1)
-    """Best estimate."""
+    """Point estimate."""
     low: float = Field(ge=0, le=1)
     """Lower end."""
     high: float = Field(ge=0, le=1)
@@ -45,21 +45,21 @@ class Success(BaseModel):
     answers: int = Field(ge=1)
     """Answers to all of them."""
     at_1: Share
-    """Probability that one answer is correct, in the mean over tasks."""
+    """Probability that one answer is correct, averaged over tasks."""
     k: int | None = None
-    """Answers that `at_k` draws; None where tasks have one answer."""
+    """Answers that `at_k` draws; None if a task has only one answer."""
     at_k: Share | None = None
-    """Probability that one of `k` answers at least is correct, in the mean over tasks."""
+    """Probability that at least one of `k` answers is correct, averaged over tasks."""
     own: Share | None = None
-    """Probability that one answer is correct and no copy of its reference; None in records of earlier versions."""
+    """Probability that one answer is correct and not a copy of its reference; None in records of earlier versions."""
 
 
 def success(counts: Sequence[tuple[int, int]], *, own: Sequence[int] | None = None) -> Success:
     """Return the figures for a set of tasks.
 
     Args:
-        counts: Of each task, how many answers it has and how many of them are correct.
-        own: Of each task, how many answers are correct and no copies of their reference; None where that is not known.
+        counts: For each task, how many answers it has and how many of them are correct.
+        own: For each task, how many answers are correct and not copies of their reference; None if that is unknown.
 
     Raises:
         ValueError: There is no task, or a task without an answer.
@@ -87,14 +87,14 @@ def success(counts: Sequence[tuple[int, int]], *, own: Sequence[int] | None = No
 
 
 def correct_at(k: int, answers: int, correct: int) -> float:
-    """Return the unbiased estimate that one of k answers at least is correct: 1 - C(n - c, k) / C(n, k).
+    """Return the unbiased estimate that at least one of k answers is correct: 1 - C(n - c, k) / C(n, k).
 
     Source: Chen et al., arXiv 2107.03374, equation 1 (pass@k). Answers must be independent draws.
 
     Args:
         k: Answers that are drawn.
-        answers: n, answers that there are, k at least.
-        correct: c, correct ones of them.
+        answers: n, all answers, at least k.
+        correct: c, correct answers.
 
     Raises:
         ValueError: There are too few answers, or more correct ones than answers.
@@ -111,8 +111,8 @@ def wilson(share: float, count: int) -> Share:
     """Return a share with Wilson's 95 % score interval.
 
     (p + z^2/2n -+ z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n) (Wilson 1927). `scipy.stats.binomtest` has it for
-    counts. Here the mean of values between 0 and 1 over independent tasks may stand for the share: such values vary
-    at most as much as zeros and ones with the same mean, so the interval is then wider than it need be.
+    counts. Here the share may also be the mean of values between 0 and 1 over independent tasks. Their variance is at
+    most that of zeros and ones with the same mean, so the interval is then wider than necessary.
 
     Args:
         share: p, the share or mean.

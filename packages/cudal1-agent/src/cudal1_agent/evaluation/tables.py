@@ -18,9 +18,9 @@ class Row(NamedTuple):
 
     stage: str
     tasks: str
-    """What its tasks are called."""
+    """Name of its tasks."""
     summary: SpeedupSummary | None
-    """None where nothing was timed."""
+    """None if nothing was timed."""
     success: Success | None = None
     """None in records of earlier versions."""
 
@@ -31,9 +31,9 @@ def stage_table(rows: Sequence[Row]) -> str:
 
 
 def headings(rows: Sequence[Row]) -> list[str]:
-    """Return the headings of a table; correct@k stands there where tasks have several answers.
+    """Return the headings of a table, with correct@k if tasks have several answers.
 
-    own@1 counts correct answers that are no copies of their reference.
+    own@1 counts correct answers that are not copies of their reference.
     """
     drawn = [f"correct@{k} (95 %)" for k in _drawn(rows)]
     return ["stage", "tasks", "correct@1 (95 %)", "own@1 (95 %)", *drawn, *COLUMNS]
@@ -66,7 +66,7 @@ def _share(success: Success | None, k: int) -> str:
 
 
 def rows_of(record: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of a `table` record: the group, and the same without learnt skeletons where answers have one.
+    """Return the rows of a `table` record: the group, and the group without answers of learnt skeletons, if any.
 
     Args:
         record: The record, in metrics or of `evaluate`.
@@ -80,7 +80,7 @@ def rows_of(record: Mapping[str, Any]) -> list[Row]:
 
 
 def family_rows(record: Mapping[str, Any]) -> list[Row]:
-    """Return a row for each family of a `table` record, none where there is one family."""
+    """Return a row for each family of a `table` record, none if there is only one family."""
     families: Mapping[str, Mapping[str, Any]] = record.get("families") or {}
     if len(families) < 2:
         return []
@@ -93,11 +93,11 @@ def _row(stage: str, tasks: str, figures: Mapping[str, Any]) -> Row:
 
 
 FAILURE = math.exp(LOG_FLOOR)
-"""Speedup as which a failure counts: that of the reward `log`."""
+"""Speedup that a failure counts as, taken from the reward `log`."""
 
 
 def with_failures(speedups: Sequence[float | None]) -> list[float]:
-    """Return the speedups with failures counted as `FAILURE`, and none lower than that.
+    """Return the speedups with failures counted as `FAILURE`, which is also the minimum.
 
     >>> [round(value, 3) for value in with_failures([2.0, None, 0.01])]
     [2.0, 0.1, 0.1]
@@ -111,7 +111,7 @@ def change_text(before: str, after: str, group: str, change: PairedChange, whole
     Args:
         before: The earlier stage.
         after: The later stage.
-        group: What its tasks are called.
+        group: Name of the group of tasks.
         change: The change on the tasks that both solve.
         whole: The change on all tasks, with failures counted as `FAILURE`.
 
@@ -130,7 +130,7 @@ def change_text(before: str, after: str, group: str, change: PairedChange, whole
 
 
 def group_name(group: str) -> str:
-    """Return what a group of tasks is called."""
+    """Return the name of a group of tasks."""
     return GROUPS.get(group, group)
 
 
@@ -156,18 +156,18 @@ def _ratio(change: PairedChange, counts: str) -> str:
 
 
 def summary_of(record: Mapping[str, object]) -> SpeedupSummary | None:
-    """Return the summary in a `table` record of the metrics, None where nothing was timed."""
+    """Return the summary in a `table` record of the metrics, None if nothing was timed."""
     if "mean" not in record:
         return None
     return SpeedupSummary.model_validate({name: record[name] for name in SpeedupSummary.model_fields})
 
 
 def contamination_notes(records: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> list[str]:
-    """Return warnings about test data in training for readers of the stage table, one sentence a line.
+    """Return warnings about test data in training for readers of the stage table.
 
     Args:
         records: The `table` records of a run's metrics.
-        groups: What groups are called.
+        groups: Names of the groups.
     """
     lines: list[str] = []
     if any(record.get("trained_on_test") for record in records):
@@ -175,7 +175,7 @@ def contamination_notes(records: Sequence[Mapping[str, Any]], groups: Mapping[st
     last = {record["group"]: record for record in records}
     for group, record in last.items():
         overlaps: dict[str, str] = record.get("overlaps") or {}
-        if overlaps and "@" not in next(iter(overlaps)):  # at other sizes the same tasks again
+        if overlaps and "@" not in next(iter(overlaps)):  # other sizes repeat the same tasks
             named = ", ".join(f"{task} ({other})" for task, other in overlaps.items())
             lines.append(
                 f"{groups[group]}: {len(overlaps)} overlap a KernelBench task; --test-suite kernelbench leaves them "

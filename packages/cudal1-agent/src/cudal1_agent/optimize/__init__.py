@@ -1,1 +1,1 @@
-"""`cudal1-agent optimize`: a user's own module, and a faster program for it, confirmed and with a way back."""
+"""`cudal1-agent optimize`: a faster program for a user's module, confirmed, with the original as fallback."""

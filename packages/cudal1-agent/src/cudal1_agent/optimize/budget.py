@@ -1,4 +1,4 @@
-"""Time and number of candidates that may be spent. What is under way when a time is over is interrupted."""
+"""Budget of time and candidates. Work that runs when a time is over is interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 CONFIRMING_SHARE = 0.4
-"""Share of the time that is kept for confirming, at most `CONFIRMING_S`."""
+"""Share of the time that is reserved for confirming, at most `CONFIRMING_S`."""
 CONFIRMING_S = 150.0
 """Seconds that confirming takes on a busy machine: three evaluations at `report` precision, and the drop-in's times."""
 
@@ -20,7 +20,7 @@ class OverError(Exception):
 
 
 class Budget:
-    """Counts down from the moment at which it is made.
+    """Time and candidates that are left; the time runs from construction.
 
     >>> budget = Budget(100.0, 8)
     >>> round(budget.left_s), round(budget.search_s), budget.candidates
@@ -40,7 +40,7 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left in all."""
+        """Seconds that are left in total."""
         return self.seconds - self.spent_s
 
     @property
@@ -50,9 +50,9 @@ class Budget:
 
     @contextmanager
     def within(self, seconds: float) -> Generator[None]:
-        """Interrupt what is done in the block after so many seconds, as Ctrl-C would.
+        """Interrupt the block after some seconds, as Ctrl-C would.
 
-        Without signals, in a thread that is not the main one, nothing is interrupted.
+        Outside the main thread, which alone receives signals, nothing is interrupted.
 
         Raises:
             OverError: The time is over.

@@ -1,4 +1,4 @@
-"""`cudal1-agent optimize`: a faster program for a module of the user's own."""
+"""The command `cudal1-agent optimize`: a faster program for a user's module."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long, and how many."""
+    """Limits of time and candidates."""
 
     budget: str = "10m"
-    """Time such as 90s, 10m or 1h, for everything; what is under way when it is over is interrupted."""
+    """Time for everything, such as 90s, 10m or 1h; work that runs when it is over is interrupted."""
     candidates: int = 64
-    """Programs that are judged at most, those of an earlier command in the folder included."""
+    """Maximum number of programs that are judged, including those of an earlier command in the folder."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Who is asked beside the templates."""
+    """Policy to ask in addition to the templates."""
 
     url: str | None = None
-    """Ask a model at this address, too, up to and with the version (http://localhost:8000/v1)."""
+    """Also ask a model at this address, which includes the version (http://localhost:8000/v1)."""
     model: str | None = None
     """Name of the model at --url."""
     run_dir: Annotated[Path | None, tyro.conf.arg(name="run")] = None
-    """Ask the policy that a run of `cudal1-agent train` left, too."""
+    """Also ask the policy of a run of `cudal1-agent train`."""
 
 
 @dataclass(frozen=True)
 class Optimize:
-    """Search a faster program for a module of your own, confirm it, and write a drop-in with a way back.
+    """Search for a faster program for your module, confirm it, and write a drop-in with the original as fallback.
 
-    FILE.py defines an nn.Module, example_inputs() that returns what forward takes, and init_inputs() if the constructor
-    takes anything; or it is in KernelBench's form. Exit code 0: a drop-in was written. 1: nothing was confirmed to be
-    faster, and none was written. 75: the time was over before that was known.
+    FILE.py defines an nn.Module, example_inputs() that returns the arguments of forward, and init_inputs() if the
+    constructor takes any; or it has KernelBench's form. Exit code 0: a drop-in was written. 1: no program was confirmed
+    to be faster, so none was written. 75: the time was over before that was known.
 
     Example: cudal1-agent optimize examples/optimize/focal_loss.py --budget 5m
     """
@@ -58,20 +58,20 @@ class Optimize:
     file: tyro.conf.Positional[str]
     """FILE.py, or FILE.py:Class where it defines several modules."""
     out: Path | None = None
-    """Folder to write, a package's name last (default: optimized/NAME). The same command goes on with its search."""
+    """Folder to write, named like a package (default: optimized/NAME). The same command continues its search."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""
     json: bool = False
     """Print the record as JSON."""
     effort: Annotated[Effort, tyro.conf.OmitArgPrefixes] = field(default_factory=Effort)
-    """How long, and how many."""
+    """Limits of time and candidates."""
     policy: Annotated[Policy, tyro.conf.OmitArgPrefixes] = field(default_factory=Policy)
-    """Who is asked beside the templates."""
+    """Policy to ask in addition to the templates."""
 
     def saved(self) -> str:
-        """Return what was saved and how to go on after Ctrl-C."""
+        """Return what was saved and how to continue after Ctrl-C."""
         where = self.out or "optimized/NAME"
-        return f"what was judged is in {where}, no drop-in was written, and the same command goes on from there"
+        return f"what was judged is in {where}, no drop-in was written, and the same command continues from there"
 
     def run(self) -> int:
         """Search, confirm, write, print."""
@@ -107,7 +107,7 @@ class Optimize:
         return optimize(target, out, device, budget, say, answers=answers, sources=tuple(sources))
 
     def _answers(self, device: Device, budget: Budget) -> Answers | None:
-        """Return the policy that is to be asked.
+        """Return the policy to ask, None if templates alone are used.
 
         Raises:
             OptimizeError: The options contradict each other.

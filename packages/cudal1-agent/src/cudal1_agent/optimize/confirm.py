@@ -1,4 +1,4 @@
-"""Promising programs, confirmed: on inputs that none was chosen on, and inside the user's own module."""
+"""Confirmation of promising programs: on inputs that none was chosen on, and inside the user's module."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cudal1_agent.optimize.search import Search, low
 from cudal1_agent.optimize.sources import Candidate
 
 MOST = 4
-"""Programs that are tried, the most promising first."""
+"""Maximum number of programs that are tried, the most promising first."""
 _PROCESSES = 3
 _MEASURE_S = 3.0
 _START_S = 120.0
-"""Longest time for a process of the drop-in beside its measurement: torch is imported and a kernel may be compiled."""
+"""Longest time for a process of the drop-in, which imports torch and may compile a kernel."""
 
 
 class Confirmation:
-    """Tries the most promising programs."""
+    """Confirmation of the most promising programs."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Confirmation:
         self.refuted: dict[str, str] = {}
         """Programs that were not confirmed, with the reason, by origin."""
         self.out_of_time = False
-        """Whether the time was over before all were tried."""
+        """Whether the time was over before any was confirmed."""
 
     def winner(self) -> tuple[Winner, Path] | None:
-        """Return the fastest program that is confirmed, with its staged drop-in; None if none is.
+        """Return the confirmed program with the highest lower bound, and its staged drop-in; None if there is none.
 
-        Programs are tried in the order of the search while there is time, except those that the search saw below what
-        is confirmed already.
+        Programs are tried in the order of the search while time is left. Those whose interval in the search ends below
+        the speedup that is already confirmed are skipped.
         """
         tried = self._search.ranked()[:MOST]
         self._search.close()  # a new judge draws new inputs

@@ -1,9 +1,9 @@
-"""The process that tests a drop-in and times it: `python -m cudal1_agent.optimize.dropin_child FOLDER test`.
+"""The process that tests or times a drop-in: `python -m cudal1_agent.optimize.dropin_child FOLDER test`.
 
-`test` says what its outputs look like, too; `time SECONDS` in its place measures it.
+`test` also describes its outputs; `time SECONDS` in its place measures it.
 
-It is an ordinary process with all threads of torch, as the user's will be. Original and drop-in hold the same weights
-and are called in turns, in random order, on inputs drawn for each pair.
+It is an ordinary process with all threads of torch, like the user's. Original and drop-in hold the same weights and are
+called in pairs, in random order, on inputs drawn for each pair.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tests_of(module: ModuleType) -> list[str]:
     """Run the tests of a drop-in; return their names.
 
     Raises:
-        AssertionError: One failed; its name is in the message.
+        AssertionError: A test failed; its name is in the message.
     """
     names = [name for name in vars(module) if name.startswith("test_")]
     for name in names:
@@ -70,7 +70,7 @@ def _pairs(tests: ModuleType, device: str, seconds: float) -> list[tuple[float, 
 
 
 def _described(tests: ModuleType) -> dict[str, Any]:
-    """Strides of the kernel's outputs, and whether its next call writes into them."""
+    """Return the strides of the kernel's outputs, and whether its next call writes into them."""
     _, second = tests._shared()
     before = tests._outputs(second, tests._inputs(1))
     after = tests._outputs(second, tests._inputs(2))
@@ -95,12 +95,12 @@ def _found(folder: Path, what: str, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what is asked; the last line of standard output is JSON."""
+    """Test or time the drop-in; print the result as JSON in the last line of standard output."""
     folder, what = Path(sys.argv[1]).resolve(), sys.argv[2]
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     try:
         found = _found(folder, what, seconds)
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, there is no drop-in
+    except Exception as error:  # noqa: BLE001 - after any error there is no drop-in
         found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 

@@ -1,6 +1,6 @@
-"""What a module does when it is called: found in a process of its own, before any judge is started.
+"""Description of a module from calling it, in a separate process before any judge is started.
 
-The process is no sandbox. A user's own module is code that the user runs anyway.
+The process is not a sandbox, because the user runs this module anyway.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cudal1_agent.optimize.target import Target
 
 
 class TensorForm(BaseModel):
-    """Form of one tensor."""
+    """Shape, dtype and strides of one tensor."""
 
     model_config = ConfigDict(frozen=True)
 
     shape: tuple[int, ...]
     dtype: str
-    """As `torch.float32` is written without `torch.`."""
+    """Name without `torch.`, such as `float32`."""
     stride: tuple[int, ...]
 
 
@@ -45,44 +45,44 @@ class InputForm(BaseModel):
 
 
 class Examined(BaseModel):
-    """What one module does."""
+    """Inputs, outputs, state and cost of one module."""
 
     model_config = ConfigDict(frozen=True)
 
     inputs: tuple[InputForm, ...]
-    """What `forward` takes."""
+    """Arguments of `forward`."""
     outputs: tuple[TensorForm, ...]
-    """What it returns."""
+    """Tensors that it returns."""
     returns: Literal["tensor", "tuple", "list"]
-    """How it returns them."""
+    """Form in which it returns them."""
     state: dict[str, TensorForm]
     """Parameters and buffers by name."""
     configuration: dict[str, dict[str, str]]
-    """By path of each submodule its class and plain attributes, as text."""
+    """Class and plain attributes of each submodule as text, by path."""
     training: bool
     """Whether the constructor leaves it in training mode."""
     mode_matters: bool
-    """Whether its outputs differ between training mode and evaluation."""
+    """Whether its outputs differ between training and evaluation mode."""
     moved_bytes: int = Field(ge=0)
     """Bytes of inputs and outputs."""
     flops: int = Field(ge=0)
-    """Floating-point operations of its products, convolutions and attention."""
+    """Floating-point operations of its matrix products, convolutions and attention."""
     functions: int = Field(ge=0)
-    """Elements of exponentials, logarithms and the like."""
+    """Number of elements of exponentials, logarithms and similar functions."""
     bytes_ms: float = Field(ge=0)
-    """Shortest time in which this device copies as many bytes."""
+    """Shortest measured time in which this device reads and writes `moved_bytes` in a copy."""
     flops_ms: float = Field(ge=0)
-    """The same for arithmetic: operations at the rate of a large product of float32 matrices, and on a CPU functions at
-    the rate of exponentials."""
+    """The same for arithmetic: `flops` at the rate of a large float32 matrix product, and on a CPU `functions` at the
+    rate of exponentials."""
 
     @property
     def bound_ms(self) -> float:
-        """Time below which no program for the module is expected: the larger of its two bounds."""
+        """Shortest time expected of any program for the module: the larger of its two bounds."""
         return max(self.bytes_ms, self.flops_ms)
 
     @property
     def bound_by(self) -> str:
-        """What that time is needed for."""
+        """What sets that bound."""
         return "arithmetic" if self.flops_ms > self.bytes_ms else "memory"
 
 
@@ -91,12 +91,12 @@ def examine(target: Target, device: Device, *, timeout_s: float) -> Examined:
 
     Args:
         target: The module.
-        device: Where it is to be called.
+        device: Where it is called.
         timeout_s: Longest time.
 
     Raises:
-        OptimizeError: It cannot be judged: it fails, is random, changes its inputs or its state, lies on another
-            device, or takes too long.
+        OptimizeError: The module cannot be judged: it fails, is random, changes its inputs or its state, lies on
+            another device, or takes too long.
     """
     with TemporaryDirectory() as folder:
         source = Path(folder) / f"{target.path.stem if target.path.stem.isidentifier() else 'module'}.py"
@@ -106,16 +106,16 @@ def examine(target: Target, device: Device, *, timeout_s: float) -> Examined:
 
 
 def run_child(name: str, arguments: Sequence[str], *, timeout_s: float, what: str) -> dict[str, Any]:
-    """Run a module of this package in a process of its own; return what it says in its last line.
+    """Run a module of this package in a separate process; return the JSON object in its last line.
 
     Args:
         name: Module of this package.
-        arguments: What follows it.
-        timeout_s: Longest time; then it and all that it started are killed.
-        what: What is run, for the error.
+        arguments: Its arguments.
+        timeout_s: Longest time; then its process group is killed.
+        what: Name of what is run, for the error.
 
     Raises:
-        OptimizeError: It failed, said what is wrong, or took too long.
+        OptimizeError: It failed, reported an error, or took too long.
     """
     command = [sys.executable, "-m", f"cudal1_agent.optimize.{name}", *arguments]
     with subprocess.Popen(

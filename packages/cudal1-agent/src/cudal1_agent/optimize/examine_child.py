@@ -17,9 +17,9 @@ from cudal1_agent.optimize.loading import configuration_of, load_file, returned
 
 _COPIES = 20
 _SIDE = 768
-"""Rows and columns of the matrices whose product shows the rate of arithmetic."""
+"""Rows and columns of the matrices whose product measures the rate of arithmetic."""
 _FEW = 16_384
-"""Elements whose exponentials show the rate of functions; they lie in a core's cache."""
+"""Elements whose exponentials measure the rate of functions; they fit into a core's cache."""
 _TRANSCENDENTAL = frozenset(
     [
         *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh"),
@@ -28,11 +28,11 @@ _TRANSCENDENTAL = frozenset(
         *("_log_softmax"),
     ]
 )
-"""Operators that need such a function for each element."""
+"""Operators that compute an exponential, a logarithm or the like for each element."""
 
 
 class _Unfit(Exception):
-    """Why a module cannot be optimised."""
+    """Reason why a module cannot be optimised."""
 
 
 def _form(value: torch.Tensor) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def _close(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether outputs agree up to the order of a sum."""
+    """Return whether outputs agree up to the order of summation."""
     return len(one) == len(other) and all(
         a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-5, equal_nan=True)
         for a, b in zip(one, other, strict=True)
@@ -95,7 +95,7 @@ def _call(model: torch.nn.Module, inputs: list[Any], device: str) -> list[torch.
 
 
 def _check_calls(model: torch.nn.Module, inputs: list[Any], device: str) -> list[torch.Tensor]:
-    """Call a module twice, and see that it gives the same and changes nothing."""
+    """Call a module twice, and check that its outputs agree and that it changes nothing."""
     kept = [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
     state = {name: one.clone() for name, one in model.state_dict().items()}
     torch.manual_seed(1)
@@ -131,14 +131,14 @@ def _best_ms(call: Callable[[], object], device: str, times: int) -> float:
 
 
 class _Functions(TorchDispatchMode):
-    """Counts elements of exponentials, logarithms and the like, which are most of what pointwise operators cost."""
+    """Counter of elements of exponentials, logarithms and the like, the main cost of pointwise operators."""
 
     def __init__(self) -> None:
         super().__init__()
         self.elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry out one operator call, and count what it computes."""
+        """Run one operator call, and count its elements."""
         found = func(*args, **(kwargs or {}))
         if func.__name__.partition(".")[0] in _TRANSCENDENTAL and isinstance(found, torch.Tensor):
             self.elements += found.numel()
@@ -146,9 +146,9 @@ class _Functions(TorchDispatchMode):
 
 
 def _bounds(moved_bytes: int, flops: int, functions: int, device: str) -> tuple[float, float]:
-    """Return the milliseconds that bytes and arithmetic take at least: on one core of a CPU, as the judge runs it.
+    """Return the shortest times in ms for bytes and arithmetic; on a CPU with one core, as in the judge.
 
-    A GPU computes functions faster than its memory moves their operands; they are left out there.
+    On a GPU, functions are left out, because it computes them faster than its memory moves their operands.
     """
     torch.set_num_threads(1)
     half = torch.zeros(max(moved_bytes // 2, 1), dtype=torch.uint8, device=device)
@@ -165,7 +165,7 @@ def _bounds(moved_bytes: int, flops: int, functions: int, device: str) -> tuple[
 
 
 def _counted(model: torch.nn.Module, inputs: list[Any]) -> tuple[int, int]:
-    """Return the operations of products, and the elements of functions."""
+    """Return the number of floating-point operations, and of elements of functions."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
     with torch.no_grad(), _Functions() as functions:
@@ -213,13 +213,13 @@ def _described(source: Path, device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Describe the module, or say why it cannot be optimised, in one line of JSON."""
+    """Print the description of the module, or why it cannot be optimised, in one line of JSON."""
     source, device = Path(sys.argv[1]), sys.argv[2]
     try:
         found = _described(source, device)
     except _Unfit as error:
         found = {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a user's module raises is what is to be told
+    except Exception as error:  # noqa: BLE001 - reports any error of a user's module
         found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 

@@ -3,9 +3,9 @@
 ```
 __init__.py, module.py, guard.py, op.py   the drop-in; absent unless a program was confirmed to be faster
 kernel.py, original.py, spec.json         the program, the user's file, and what the program was verified for
-test_dropin.py                            what the drop-in promises
-record.json, report.md                    what was found
-search/                                   every verdict, and the audit: the same command goes on from there
+test_dropin.py                            tests of what the drop-in promises
+record.json, report.md                    the results
+search/                                   every verdict, and the audit: the same command continues from there
 ```
 """
 
@@ -37,7 +37,7 @@ _STATIC = ("guard.py", "op.py", "module.py", "test_dropin.py")
 
 
 class Asked(BaseModel):
-    """What a folder is for."""
+    """The module and device that a folder is for."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,7 +50,7 @@ class Asked(BaseModel):
 
 
 def default_folder(target: Target) -> Path:
-    """Return the folder that a module's drop-in is written to unless another is named.
+    """Return the default folder for a module's drop-in.
 
     >>> snake("RMSNormBlock"), snake("Model")
     ('rms_norm_block', 'model')
@@ -68,10 +68,10 @@ class OutFolder:
     """An output folder."""
 
     def __init__(self, path: Path, target: Target, device: Device) -> None:
-        """Open it, or make it.
+        """Open or create the folder.
 
         Raises:
-            OptimizeError: It holds something else, or its name cannot be a package's.
+            OptimizeError: The folder holds something else, or its name cannot be a package's.
         """
         self.path, self._target, self._device = path, target, device
         if not path.resolve().name.isidentifier():
@@ -155,7 +155,7 @@ class OutFolder:
 
 
 def with_outputs(staged: Path, strides: list[list[int]], *, clones: bool) -> None:
-    """Note what the outputs of a staged kernel look like.
+    """Write the form of a staged kernel's outputs into its specification.
 
     Args:
         staged: Folder of the drop-in.
@@ -169,7 +169,7 @@ def with_outputs(staged: Path, strides: list[list[int]], *, clones: bool) -> Non
 
 
 def tolerances_of(evaluation: Evaluation, outputs: int) -> list[float]:
-    """Return by output the largest tolerance that its elements had, over the output's largest element."""
+    """Return the largest tolerance of each output's elements, relative to the output's largest element."""
     found = [0.0] * outputs
     for one in evaluation.errors:
         found[one.output] = max(found[one.output], one.tolerance)

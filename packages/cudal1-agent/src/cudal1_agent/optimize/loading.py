@@ -1,4 +1,4 @@
-"""Loading programs in the processes that call a user's module, and describing the module."""
+"""Loading and describing a user's module, in the processes that call it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def load_file(path: Path) -> ModuleType:
 
 
 def returned(value: Any) -> str:
-    """How a module returns its outputs."""
+    """Return the form in which a module returns its outputs."""
     return "tensor" if isinstance(value, torch.Tensor) else "list" if isinstance(value, list) else "tuple"
 
 
 def configuration_of(model: torch.nn.Module) -> dict[str, dict[str, str]]:
-    """By path of each submodule its class and plain attributes, as text; the class of the module itself is left out.
+    """Return class and plain attributes of each submodule as text, by path, without the class of the module itself.
 
-    The drop-in has the same function (`written/guard.py`): two modules with the same description, state and inputs do
-    the same.
+    The drop-in has the same function (`written/guard.py.in`): two modules with the same description, state and inputs
+    do the same.
     """
     found: dict[str, dict[str, str]] = {}
     for path, one in model.named_modules():

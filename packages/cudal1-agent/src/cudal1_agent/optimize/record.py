@@ -1,4 +1,4 @@
-"""What an optimisation found: the record, and the report that is made from it."""
+"""The record of an optimisation, and the report that is made from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ over before a promising program could be confirmed."""
 
 
 class Judged(BaseModel):
-    """A program as the search saw it."""
+    """A program as the search judged it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,9 +27,9 @@ class Judged(BaseModel):
     status: str
     """Its verdict."""
     speedup: Speedup | None = None
-    """Against the module as it is, at `training` precision."""
+    """Speedup over the unchanged module, at `training` precision."""
     after_s: float = Field(ge=0)
-    """Seconds from the beginning of this command; 0 if an earlier one judged it."""
+    """Seconds from the beginning of this command; 0 if an earlier command judged it."""
 
 
 class InModule(BaseModel):
@@ -61,33 +61,33 @@ class Winner(BaseModel):
     source_sha256: str
     """Hash of its text."""
     chosen: Speedup
-    """As the search saw it."""
+    """Speedup in the search."""
     confirmed: Speedup
-    """On inputs that no program was chosen on, at `report` precision."""
+    """Speedup on inputs that no program was chosen on, at `report` precision."""
     end: float = Field(gt=1)
-    """Lower end of `confirmed`; of a program that a policy wrote, with what it could hide of the judge's overhead added
-    to its time."""
+    """Lower bound of `confirmed`. If a policy wrote the program, the judge's overhead that it could use is added to its
+    time."""
     strongest: str
-    """The strongest baseline."""
+    """The strongest baseline; the module itself if no baseline is faster."""
     against_strongest: Speedup | None
-    """Against that baseline; None if the program is that baseline itself, or there is none but the module."""
+    """Speedup over that baseline; None if the program is that baseline."""
     in_module: InModule
-    """In the user's own module."""
+    """Speedup in the user's module."""
     tests: tuple[str, ...]
     """Tests of the drop-in that passed."""
 
 
 class OptimizeRecord(BaseModel):
-    """What one command found."""
+    """The result of one command."""
 
     model_config = ConfigDict(frozen=True)
 
     protocol: str = PROTOCOL_VERSION
     """Version of the judge's protocol."""
     outcome: Outcome
-    """What became of it."""
+    """How the command ended."""
     message: str
-    """One sentence for people."""
+    """Summary in one sentence."""
     file: str
     """Name of the user's file."""
     name: str
@@ -105,27 +105,27 @@ class OptimizeRecord(BaseModel):
     spent_s: float
     """Seconds that were spent."""
     seconds: dict[str, float]
-    """The same by phase."""
+    """Seconds that were spent, by phase."""
     examined: Examined
-    """What the module does."""
+    """Description of the module."""
     gate: str
     """Verdict of the task gate."""
     reference: Latency | None
-    """Latency of the module as it is, in the judge."""
+    """Latency of the unchanged module in the judge."""
     at_most: float | None
-    """Largest speedup that is expected: lower quartile of the module's latency over the larger of its bounds."""
+    """Largest expected speedup: lower quartile of the module's latency over the larger of its bounds."""
     baselines: tuple[Judged, ...]
     """Other ways to run the module."""
     candidates: tuple[Judged, ...]
-    """Programs that were judged, baselines left out, in order."""
+    """Programs that were judged, without baselines, in order."""
     answers: int = Field(default=0, ge=0)
-    """Answers of a policy."""
+    """Number of a policy's answers."""
     without_program: int = Field(default=0, ge=0)
-    """Answers that held no program."""
+    """Number of answers that held no program."""
     notes: tuple[str, ...] = ()
-    """What went wrong without ending the search."""
+    """Problems that did not end the search."""
     refuted: dict[str, str] = Field(default_factory=dict)
-    """Programs that the search took for faster and that were not confirmed, with the reason, by origin."""
+    """Promising programs that were not confirmed, with the reason, by origin."""
     winner: Winner | None = None
     """The program of the drop-in; None if none was written."""
 
@@ -210,6 +210,6 @@ def _winner_rows(winner: Winner) -> list[tuple[str, str]]:
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell of a table, whatever it holds."""
+    """Return a text with escapes, as one cell of a table."""
     plain = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
     return plain.replace("|", "\\|").replace("<", "&lt;")

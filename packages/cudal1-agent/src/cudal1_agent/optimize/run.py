@@ -1,4 +1,4 @@
-"""`optimize`: from a user's file to a drop-in that was confirmed, or to the sentence that there is none."""
+"""`optimize`: from a user's file to a confirmed drop-in, or to a message that there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cudal1_agent.optimize.target import Target
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 
 _TRIED_AGAIN = 2
-"""How often a module that seems too short is measured again: a busy machine makes calls look short."""
+"""Number of repeated measurements of a module that seems too short: a busy machine makes calls look short."""
 _BASELINES_SHARE = 0.5
 """Share of the search's time that baselines may take."""
 _BUILD_SHARE = 0.25
@@ -40,7 +40,7 @@ _TRACING_SHARE = 0.1
 
 @dataclass
 class _State:
-    """What was found so far."""
+    """Results so far."""
 
     examined: Examined
     seconds: dict[str, float] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class _State:
 
     @property
     def at_most(self) -> float | None:
-        """Largest speedup that is expected."""
+        """Largest expected speedup."""
         found = self.reference.reference if self.reference is not None else None
         if found is None or not self.examined.bound_ms:
             return None
-        # The quartile, because other programs on the machine make calls longer and never shorter.
+        # The lower quartile, because other programs on the machine make calls longer and never shorter.
         return max(1.0, found.low_ms / self.examined.bound_ms)
 
 
@@ -77,21 +77,21 @@ def optimize(
     answers: Answers | None = None,
     sources: tuple[str, ...] = ("templates",),
 ) -> OptimizeRecord:
-    """Search a faster program for a module, confirm it, and write a drop-in.
+    """Search for a faster program for a module, confirm it, and write a drop-in.
 
     Args:
         target: The module.
-        out: Folder to write; one that holds a search for the same module is gone on with.
+        out: Folder to write; a search in it for the same module is continued.
         device: Where programs run.
         budget: Time and candidates.
-        say: Told what is done and found.
+        say: Receives messages on progress.
         answers: A policy's answers; None for templates alone.
         sources: Names of where candidates come from, for the record.
 
     Raises:
         OptimizeError: The module cannot be judged.
-        TaskError: The same, found by the judge.
-        MachineError: The machine broke; what was judged is kept in the folder.
+        TaskError: The judge finds that the module cannot be judged.
+        MachineError: The machine broke; verdicts are kept in the folder.
     """
     with ExitStack() as opened:
         if answers is not None:
@@ -125,7 +125,7 @@ def optimize(
 
 
 def _settings(device: Device, budget: Budget) -> JudgeSettings:
-    """Return how programs are judged: none may take most of the time for being built or warmed up."""
+    """Return the judge's settings, in which no program may take most of the time to build or warm up."""
     limit_s = max(10.0, _BUILD_SHARE * budget.seconds)
     defaults = JudgeSettings(device=device)
     return JudgeSettings(
@@ -138,10 +138,10 @@ def _settings(device: Device, budget: Budget) -> JudgeSettings:
 def _audited(
     task: Task, device: Device, folder: OutFolder, budget: Budget, state: _State, say: Callable[[str], None]
 ) -> AuditReport:
-    """Put incorrect programs through the module's checker; a checker that accepts one can confirm nothing.
+    """Check that the judge rejects incorrect programs for the module; if it accepts one, it can confirm nothing.
 
     Raises:
-        OptimizeError: It accepts one, the judge refuses the module, or the time is over.
+        OptimizeError: It accepts one, it refuses the module, or the time is over.
     """
     say("gate: are incorrect programs told from correct ones?")
     try:
@@ -173,10 +173,11 @@ def _audited(
 def _baselines(
     task: Task, device: Device, search: Search, budget: Budget, state: _State, say: Callable[[str], None]
 ) -> list[Judged]:
-    """Measure the module as it is, and other ways to run it.
+    """Measure the unchanged module, and other ways to run it.
 
     Raises:
-        OptimizeError: A call is too short to be told from the judge's own work, or the time is over.
+        OptimizeError: The module is not correct against itself, a call is too short compared with the judge's overhead,
+            or the time is over.
     """
     with state.phase("baselines"):
         itself = Candidate(plain_program(task.source), "the module itself")

@@ -1,4 +1,4 @@
-"""The search: candidates are judged one after another, and the best so far is told."""
+"""The search: judges candidates one after another, and reports the best so far."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STALE = 2
 
 
 class Judging(Protocol):
-    """What a search needs of a judge."""
+    """The judge that a search needs."""
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate; see `cudal1_env.Evaluator`."""
         ...
 
     def retire(self) -> dict[str, str]:
-        """Stop using every seed in use, and return all seeds so far by their commitments."""
+        """Stop using the current seeds, and return all seeds so far by their commitments."""
         ...
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class Judging(Protocol):
 
 
 class Search:
-    """Judges programs for one module, and knows what was judged before."""
+    """Judging of programs for one module, with the verdicts so far."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class Search:
             archive: Where verdicts are kept.
             budget: Time and candidates.
             begin: Starts a judge, when one is needed.
-            say: Told each verdict with the best so far.
-            floor: Position in the archive; nothing before it is looked up, because another machine measured it.
+            say: Receives each verdict with the best so far.
+            floor: Position in the archive; verdicts up to it are not looked up, because another machine measured them.
         """
         self._task, self._archive, self._budget = task, archive, budget
         self._begin, self._say, self._floor = begin, say, floor
         self._judge: Judging | None = None
         self._seen: dict[str, Evaluation] = {}
         self.judged: list[tuple[Candidate, Evaluation, Judged]] = []
-        """All that was judged or looked up, in order."""
+        """All programs that were judged or looked up, in order."""
 
     @property
     def programs(self) -> int:
@@ -79,7 +79,7 @@ class Search:
         return next((one for one in speedups if one.point > 1.0), None)
 
     def ranked(self) -> list[tuple[Candidate, Evaluation]]:
-        """Correct programs whose interval reaches above 1, the most promising first."""
+        """Return the correct programs whose interval reaches above 1, the most promising first."""
         able = [
             (one, found)
             for one, found, _ in self.judged
@@ -96,7 +96,7 @@ class Search:
         Args:
             candidate: The program.
             seconds: Longest time.
-            again: Whether to measure what was judged before.
+            again: Whether to measure a program that was judged before.
 
         Raises:
             OverError: The time is over.
@@ -118,7 +118,7 @@ class Search:
         return found
 
     def evaluate(self, source: str, precision: Precision, seconds: float) -> Evaluation:
-        """Judge a program within a time, and keep the verdict; a judge that was interrupted is replaced."""
+        """Judge a program within a time, and keep the verdict; after an interrupt, the next call starts a new judge."""
         try:
             with self._budget.within(seconds):
                 if self._judge is None:
@@ -131,7 +131,7 @@ class Search:
         return found
 
     def close(self) -> None:
-        """Stop the judge; the next one draws other inputs. The seeds of its own go into the archive."""
+        """Stop the judge, and write the seeds of its inputs into the archive; the next judge draws other inputs."""
         judge, self._judge = self._judge, None
         if judge is None:
             return
@@ -185,5 +185,5 @@ class Search:
 
 
 def low(evaluation: Evaluation) -> float:
-    """Return the end of a verdict's interval that is believed: the lower one, with the judge's overhead allowed for."""
+    """Return the lower bound of a verdict's interval that counts, reduced by the judge's overhead (`counted_low`)."""
     return evaluation.counted_low or 0.0

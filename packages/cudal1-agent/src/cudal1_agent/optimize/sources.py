@@ -1,4 +1,4 @@
-"""Where candidates come from: baselines, templates, programs of near-duplicates, and a policy's answers."""
+"""Sources of candidates: baselines, templates, programs of near-duplicates, and a policy's answers."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ EXEMPLARS = 3
 PROMPT_CHARS = 60_000
 """Longest prompt, in characters."""
 ANSWER_TOKENS = 8192
-"""Longest answer of an endpoint."""
+"""Longest answer of an endpoint, in tokens."""
 _EVERYWHERE = frozenset({"__init__", "super", "rand", "randn", "randint", "Parameter", "ones", "zeros"})
-"""Calls that say nothing of what a program computes."""
+"""Calls that do not show what a program computes."""
 ROUND = 4
-"""Answers that are asked for at a time; then they are judged, and the next prompts show them."""
+"""Answers per round; they are judged before the next round, whose prompts may show them."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program that is to be judged."""
+    """A program to be judged."""
 
     source: str
     """Its text."""
     origin: str
     """Where it came from: `baseline compile`, `template operators`, `starter/rms_norm: fused`, `answer 3`."""
     own: bool = True
-    """Whether this project wrote it. What a policy wrote may use the judge's own time, so less of its speed counts."""
+    """Whether this project wrote it. A policy's program may use the judge's overhead, so less of its speed counts."""
 
 
 class PromptMaker(Protocol):
-    """Makes a prompt."""
+    """Maker of prompts."""
 
     def __call__(self, task: Task, exemplars: Sequence[Exemplar] = ()) -> str:
-        """Return the prompt for a task that shows as many exemplars as fit."""
+        """Return the prompt for a task with the exemplars that fit."""
         ...
 
 
 def baselines(task: Task, device: Device) -> list[Candidate]:
-    """Return other ways to run the module, as programs: torch.compile, CUDA graphs, ... where the device has them."""
+    """Return other ways to run the module, as programs: torch.compile, CUDA graphs, ... if the device has them."""
     names = measured(resolve(["all"], device))
     return [Candidate(program(name, task.source), f"baseline {name}") for name in names]
 
 
 def templates(task: Task, device: Device) -> Iterator[Candidate]:
-    """Yield what templates write for a module, in the corpus's order."""
+    """Yield the programs of templates for a module, in the corpus's order."""
     have = available_needs()
     backends: list[Backend] = [name for name in BACKENDS[device] if name != "triton" or "triton" in have]
     for pair in build([task], backends=backends):
@@ -74,7 +74,7 @@ def templates(task: Task, device: Device) -> Iterator[Candidate]:
 
 
 def near_duplicates(task: Task, device: Device, *, timeout_s: float) -> list[Candidate]:
-    """Return programs that are known for starter tasks with the module's operator graph or behaviour.
+    """Return known programs of starter tasks with the module's operator graph or behaviour.
 
     Args:
         task: The module.
@@ -101,17 +101,17 @@ def near_duplicates(task: Task, device: Device, *, timeout_s: float) -> list[Can
 
 
 def _called(source: str) -> frozenset[str]:
-    """Names of the functions and layers that a program calls."""
+    """Return the names of the functions and layers that a program calls."""
     return frozenset(re.findall(r"\.(\w+)\(", source)) - _EVERYWHERE
 
 
 def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Whether two programs call so much in common that tracing them is worth its seconds."""
+    """Return whether two programs have enough calls in common to be worth tracing, which takes seconds."""
     return bool(one | other) and len(one & other) >= 0.5 * len(one | other)
 
 
 def full_prompt(device: Device) -> PromptMaker:
-    """Return what makes prompts for a pretrained model at an endpoint."""
+    """Return the prompt maker for a pretrained model at an endpoint."""
 
     def prompt(task: Task, exemplars: Sequence[Exemplar] = ()) -> str:
         shown = fitting(task.source, exemplars, style="full", device=device, count=len, limit=PROMPT_CHARS)
@@ -121,16 +121,16 @@ def full_prompt(device: Device) -> PromptMaker:
 
 
 class Answers:
-    """A policy's answers, asked for in rounds with contrastive prompts."""
+    """A policy's answers, generated in rounds with contrastive prompts."""
 
     def __init__(self, policy: Policy, prompt: PromptMaker, *, max_new_tokens: int, seed: int = 0) -> None:
         """Prepare to ask.
 
         Args:
-            policy: Who answers.
+            policy: Generates the answers.
             prompt: Makes its prompts.
-            max_new_tokens: Longest answer.
-            seed: Of exemplars and answers.
+            max_new_tokens: Longest answer in tokens.
+            seed: Seed of exemplars and answers.
         """
         self._policy, self._prompt, self._tokens, self._seed = policy, prompt, max_new_tokens, seed
         self._rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ class Answers:
         Args:
             task: The module.
             archive: Judged programs; some are shown with their scores.
-            most: How many at most.
+            most: Maximum number of answers.
             timeout_s: Longest wait for all of them.
 
         Raises:
@@ -172,12 +172,12 @@ class Answers:
         return found
 
     def close(self) -> None:
-        """Free what the policy holds."""
+        """Release the policy's resources."""
         self._policy.close()
 
 
 def _waited(ask: Callable[[], list[list[str]]], policy: Policy, timeout_s: float) -> list[list[str]]:
-    """Ask in a thread, so that a server that never answers is left alone when the time is over."""
+    """Ask in a thread, so that a server that does not answer in time can be abandoned."""
     future: Future[list[list[str]]] = Future()
 
     def work() -> None:

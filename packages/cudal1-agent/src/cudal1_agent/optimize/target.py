@@ -1,7 +1,7 @@
-"""From a user's file to a task: the text alone, nothing runs here.
+"""From a user's file to a task, by its text alone: nothing is run here.
 
 A file is in KernelBench's form (`Model`, `get_inputs`, `get_init_inputs`), or it defines a subclass of `nn.Module`,
-`example_inputs()` with what its `forward` takes, and `init_inputs()` with what its constructor takes, if anything.
+`example_inputs()` with the arguments of `forward`, and `init_inputs()` with those of the constructor, if it takes any.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cudal1_data.task import parse
 from cudal1_agent.errors import OptimizeError
 
 EXAMPLES = ("example_inputs", "get_inputs")
-"""Functions that return what `forward` takes; the first that a file defines counts."""
+"""Functions that return the arguments of `forward`; the first that a file defines counts."""
 ARGUMENTS = ("init_inputs", "get_init_inputs")
-"""Functions that return what the constructor takes."""
+"""Functions that return the arguments of the constructor."""
 _CONVENTION = (
     "define `def example_inputs(): return [...]` with what forward takes, drawn anew in each call, and "
     "`def init_inputs(): return [...]` if the constructor takes anything"
@@ -37,7 +37,7 @@ class Target:
     path: Path
     """The user's file."""
     text: str
-    """What it holds."""
+    """Its text."""
     name: str
     """The module's class."""
     examples: str
@@ -45,15 +45,15 @@ class Target:
     arguments: str | None
     """Function of the file that returns the constructor's arguments; None if it takes none."""
     task: Task
-    """The same as a task, in KernelBench's form."""
+    """The module as a task, in KernelBench's form."""
 
 
 def read_target(what: str) -> Target:
-    """Return what a user named as `FILE.py` or `FILE.py:Class`.
+    """Return the module that a user named as `FILE.py` or `FILE.py:Class`.
 
     Raises:
-        OptimizeError: There is no such file or class, or the file does not say what goes into the module.
-        BrokenTaskError: The file is no Python.
+        OptimizeError: There is no such file or class, or the file does not define example inputs.
+        BrokenTaskError: The file is not Python.
     """
     path, name = _divided(what)
     try:
@@ -80,7 +80,7 @@ def read_target(what: str) -> Target:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    r"""Return a program in which names are others, to the letter the same elsewhere; attributes keep theirs.
+    r"""Return a program with names replaced and all else unchanged, including attributes.
 
     >>> renamed("class A: ...\\nx = A().A  # A", {"A": "Model"})
     'class Model: ...\\nx = Model().A  # A'
@@ -109,7 +109,7 @@ def _divided(what: str) -> tuple[Path, str | None]:
 
 
 def _chosen(path: Path, classes: list[ast.ClassDef], name: str | None) -> str:
-    """Return the class that a user named, or the only one that can be meant.
+    """Return the class that a user named, or else `Model` or the only module.
 
     Raises:
         OptimizeError: There is none, or there are several.

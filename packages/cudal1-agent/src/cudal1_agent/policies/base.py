@@ -1,4 +1,4 @@
-"""The policy protocol: what stages and evaluations ask for answers."""
+"""The policy protocol, through which stages and evaluations get answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Writes answers to prompts."""
+    """Generator of answers to prompts."""
 
     def sample(
         self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
@@ -15,11 +15,11 @@ class Policy(Protocol):
         """Return `n` answers to each prompt.
 
         Args:
-            prompts: Texts as `build_prompt` makes them; a chat template is the policy's own affair.
-            n: Answers for each.
-            temperature: 0 takes the likeliest token each time.
-            max_new_tokens: Longest answer.
-            seed: Decides the answers together with the prompts, where the backend allows it.
+            prompts: Texts as `build_prompt` makes them; the policy applies the chat template.
+            n: Answers per prompt.
+            temperature: Sampling temperature; 0 is greedy.
+            max_new_tokens: Longest answer in tokens.
+            seed: Seed of the sampling, if the backend supports one.
 
         Raises:
             PolicyError: The model or the endpoint failed.
@@ -27,5 +27,5 @@ class Policy(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the policy holds."""
+        """Release the policy's resources."""
         ...

@@ -1,7 +1,7 @@
-"""The embedded default policy: a byte-level BPE and a Llama of a few million parameters, made on the spot.
+"""The embedded default policy: a byte-level BPE and a small Llama, made without a download.
 
-Nothing is downloaded. The tokenizer learns its merges from the training tasks and their variants, so a line of a
-program is often one token; digits stay single, so that a size never seen before reads like any other.
+The tokenizer learns its merges from the training tasks and their variants, so a line of a program is often one token.
+Each digit is one token, so that unseen sizes are tokenised like any other.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PAD = "<|pad|>"
-"""Special token that fills short sequences."""
+"""Special token that pads short sequences."""
 END = "<|end|>"
 """Special token after an answer."""
 MARK = "cudal1_embedded"
-"""In the configuration of an embedded model, so that it is known again after training."""
+"""Key in the configuration of an embedded model; it identifies the model after training."""
 
 
 def tokenizer_texts(tasks: Iterable[Task], device: Device) -> list[str]:
-    """Return what the tokenizer learns from: a prompt and an answer for each variant of each task."""
+    """Return the texts for training the tokenizer: a prompt and an answer for each variant of each task."""
     texts: list[str] = []
     for task in tasks:
         variants = [variant for variant in task.variants if device in variant.devices]
@@ -45,8 +45,8 @@ def make_tokenizer(texts: Sequence[str], *, vocabulary: int, context: int) -> Pr
     """Train a byte-level BPE whose merges stay within a line and never touch a digit.
 
     Args:
-        texts: What to learn from.
-        vocabulary: Most tokens, the 256 bytes and the two special tokens included.
+        texts: Training texts.
+        vocabulary: Maximum number of tokens, including the 256 bytes and the two special tokens.
         context: Longest sequence, in tokens.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -87,15 +87,15 @@ def make_embedded(
     device: Device = "cpu",
     programs: Sequence[Program] = (),
 ) -> Path:
-    """Make tokenizer and model and save both as an ordinary Hugging Face folder.
+    """Make tokenizer and model, and save both as a Hugging Face folder.
 
     Args:
         out: Folder to write; it may exist.
         tasks: Training tasks whose references and variants the tokenizer learns from.
         shape: Size of the model.
         seed: Seed of its weights.
-        device: Whose variants count.
-        programs: What stage 1 will learn instead of the variants; the tokenizer learns from it too.
+        device: Device whose variants count.
+        programs: Programs that stage 1 learns instead of the variants; the tokenizer learns from them too.
 
     Returns:
         `out`.
@@ -132,11 +132,11 @@ def make_llama(shape: EmbeddedModel, tokenizer: PreTrainedTokenizerBase) -> PreT
         eos_token_id=cast(int, tokenizer.eos_token_id),
         pad_token_id=cast(int, tokenizer.pad_token_id),
     )
-    setattr(config, MARK, True)  # kept and saved like any other name
+    setattr(config, MARK, True)  # transformers saves it like any other name
     return LlamaForCausalLM(config)
 
 
 def is_embedded(folder: str | Path) -> bool:
-    """Whether a folder holds an embedded model, before or after training: its configuration says so."""
+    """Return whether a folder holds an embedded model, trained or not, by its configuration."""
     path = Path(folder) / "config.json"
     return path.is_file() and MARK in json.loads(path.read_text(encoding="utf-8"))

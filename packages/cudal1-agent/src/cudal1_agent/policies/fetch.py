@@ -1,4 +1,4 @@
-"""Pretrained models out of Python packages: for machines that reach a package index and no hub of models."""
+"""Pretrained models from Python packages, for machines that reach a package index but no model hub."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Source:
     """Where a model comes from."""
 
     title: str
-    """What the model is called."""
+    """Name of the model."""
     package: str
     """Distribution that carries its weights as a GGUF file."""
     module: str
     """Import package of that distribution."""
     end: str
-    """Token that ends an answer. A GGUF file names the one that begins a message."""
+    """Token that ends an answer; the GGUF file names the one that begins a message instead."""
     pad: str
-    """Token that fills short sequences."""
+    """Token that pads short sequences."""
     upstream: str
-    """Where the weights were trained and under which licence, as a sentence."""
+    """Origin and licence of the weights, as a sentence."""
 
 
 SOURCES: Mapping[FetchedName, Source] = {
@@ -60,17 +60,17 @@ Made by `cudal1-agent model fetch {name}`.
 
 
 def fetch(name: FetchedName, out: Path) -> Path:
-    """Write a model as an ordinary Hugging Face folder: bfloat16 safetensors, tokenizer, chat template and card.
+    """Write a model as a Hugging Face folder: bfloat16 safetensors, tokenizer, chat template and card.
 
     Args:
-        name: Which model.
+        name: Name of the model.
         out: Folder to write: a new or an empty one.
 
     Returns:
         `out`.
 
     Raises:
-        PolicyError: The package is not installed, or its file is another than expected.
+        PolicyError: The package is not installed, or does not hold the expected file.
     """
     source = SOURCES[name]
     # Its code is not imported: it needs a compiled llama.cpp.
@@ -96,20 +96,20 @@ def fetch(name: FetchedName, out: Path) -> Path:
 
 
 def convert(file: Path, out: Path, *, end: str, pad: str, card: str) -> Path:
-    """Turn a GGUF file into an ordinary Hugging Face folder.
+    """Convert a GGUF file to a Hugging Face folder.
 
     Args:
         file: The GGUF file.
         out: Folder to write: a new or an empty one.
         end: Token that ends an answer.
-        pad: Token that fills short sequences.
+        pad: Token that pads short sequences.
         card: Text of its README.md.
 
     Returns:
         `out`.
 
     Raises:
-        PolicyError: The file cannot be read, has no such tokens, or has no chat template.
+        PolicyError: The file cannot be read, lacks one of the tokens, or has no chat template.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -127,7 +127,7 @@ def convert(file: Path, out: Path, *, end: str, pad: str, card: str) -> Path:
     config = read.config
     del config.quantization_config
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    # What was read from a quantised file refuses to be saved; a fresh model with the same weights does not.
+    # A model that was read from a quantised file cannot be saved; a new model with the same weights can.
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.load_state_dict(read.state_dict(), assign=True)

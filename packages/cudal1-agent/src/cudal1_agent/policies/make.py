@@ -21,17 +21,17 @@ def make_policy(
     progress: Callable[[int, int], None] | None = None,
     written: Callable[[int], None] = lambda _: None,
 ) -> Policy:
-    """Return the policy that settings ask for.
+    """Return the policy that the settings name.
 
     Args:
-        model: Folder or hub name of the model. An endpoint of backend `openai` has one of its own.
-        settings: How answers are made.
-        use_cpu: Stay on the CPU where there is a GPU.
-        progress: Told how many of how many answers are written.
-        written: Receives numbers of tokens that were written, where the backend tells.
+        model: Folder or hub name of the model. An endpoint of backend `openai` serves `settings.name` instead.
+        settings: How answers are generated.
+        use_cpu: Stay on the CPU even if there is a GPU.
+        progress: Receives the number of answers so far and the total, unless vLLM runs in this process.
+        written: Receives numbers of generated tokens; only `transformers` reports them.
 
     Raises:
-        PolicyError: There is no such model, or what serves it cannot be used.
+        PolicyError: There is no such model, or its backend cannot be used.
     """
     match settings.backend:
         case "transformers":

@@ -1,4 +1,4 @@
-"""Any endpoint that speaks OpenAI's chat protocol: a vLLM server, a gateway, a hosted model."""
+"""Policy for endpoints with OpenAI's chat API: a vLLM server, a gateway, a hosted model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from cudal1_agent.errors import PolicyError
 
 _BUSY = frozenset({408, 409, 429, 500, 502, 503, 504})
-"""Answers of a server after which the same request may succeed later."""
+"""HTTP status codes after which a request is tried again."""
 
 
 class _Message(BaseModel):
@@ -54,18 +54,18 @@ class OpenAIPolicy:
         extra: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Prepare to ask.
+        """Open the client.
 
         Args:
             model: Name of the model at the endpoint.
-            url: Address up to and with the version, as in `http://localhost:8000/v1`.
-            key: Bearer token; by default that of the variable OPENAI_API_KEY, where it is set.
-            parallel: Requests under way at a time.
+            url: Address including the version, such as `http://localhost:8000/v1`.
+            key: Bearer token; None takes it from the environment variable OPENAI_API_KEY, if set.
+            parallel: Concurrent requests.
             timeout_s: Longest wait for one answer.
-            attempts: How often a busy or broken connection is tried.
-            pause_s: Wait before the second try; it doubles each time.
+            attempts: Maximum number of attempts per request.
+            pause_s: Wait before the second attempt; it doubles each time.
             extra: Further fields of each request, such as vLLM's `chat_template_kwargs`.
-            progress: Told how many of how many answers have come.
+            progress: Receives the number of answers so far and the total.
         """
         token = key if key is not None else os.environ.get("OPENAI_API_KEY")
         self._client = httpx.Client(
@@ -83,9 +83,9 @@ class OpenAIPolicy:
     def sample(
         self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
     ) -> list[list[str]]:
-        """Return `n` answers to each prompt, one request for each; see `Policy`.
+        """Return `n` answers to each prompt, with one request per answer; see `Policy`.
 
-        A server may ignore the seed; each request gets one of its own, so that answers differ.
+        Each request has another seed, so that answers differ; a server may ignore it.
         """
         requests = [
             {
@@ -111,7 +111,7 @@ class OpenAIPolicy:
         """Return the names of the models at the endpoint, and of the folders that they were loaded from.
 
         Raises:
-            PolicyError: The endpoint does not say.
+            PolicyError: The endpoint does not list its models.
         """
         try:
             response = self._client.get("/models")

@@ -1,4 +1,4 @@
-"""Prompts for one policy: in its style, counted with its tokenizer, no longer than it can read."""
+"""Prompts for one policy: in its style, with as many exemplars as its token limit allows."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from cudal1_agent.settings import PromptSettings
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Makes the prompts of one policy."""
+    """Builder of the prompts of one policy."""
 
     style: Style
-    """How many words it uses."""
+    """Style of the prompts."""
     device: Device
     """Where programs run."""
     count: Callable[[str], int]
     """Number of tokens in a text."""
     limit: int
-    """Most tokens of a prompt."""
+    """Maximum number of tokens in a prompt with exemplars."""
 
     def fitting(self, task: Task, exemplars: Sequence[Exemplar]) -> list[Exemplar]:
-        """Return as many exemplars as the prompt for a task has room for, leaving out the slowest first."""
+        """Return the exemplars that fit into the prompt for a task, dropping the slowest first."""
         return fitting(task.source, exemplars, style=self.style, device=self.device, count=self.count, limit=self.limit)
 
     def __call__(self, task: Task, exemplars: Sequence[Exemplar] = ()) -> str:
-        """Return the prompt for a task that shows as many of the exemplars as fit; without any it has any length."""
+        """Return the prompt for a task with the exemplars that fit; without any, its length is not limited."""
         return build_prompt(task.source, self.fitting(task, exemplars), style=self.style, device=self.device)
 
 
 def prompt_builder(model: str | Path, settings: PromptSettings, device: Device) -> PromptBuilder:
-    """Return what makes the prompts for a model, counting with its own tokenizer."""
+    """Return the prompt builder for a model, which counts tokens with the model's tokenizer."""
     tokenizer = load_tokenizer(model)
     style: Style = ("compact" if is_embedded(model) else "full") if settings.style == "auto" else settings.style
     return PromptBuilder(style, device, lambda text: len(tokenizer.tokenize(text)), settings.max_tokens)

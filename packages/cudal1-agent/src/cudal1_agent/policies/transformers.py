@@ -1,4 +1,4 @@
-"""A local model through transformers' own `generate`: on a CPU or on one GPU, in batches padded on the left."""
+"""A local model through transformers' `generate`: on a CPU or one GPU, in batches padded on the left."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LARGE = 1_000_000_000
-"""Parameters from which on weights are held in bfloat16: in float32, with Adam, 7 billion do not fit into any GPU."""
+"""Number of parameters from which weights are bfloat16. In float32 with Adam, 7 billion parameters take 112 GB."""
 
 Batching = Literal["static", "continuous", "compiled"]
-"""How answers are written side by side."""
+"""How answers are batched; see `PolicySettings.batching`."""
 
 NO_CHAT: Mapping[str, Any] = {}
 """No further arguments of a chat template."""
@@ -41,15 +41,15 @@ class TransformersPolicy:
 
         Args:
             model: Folder or hub name.
-            use_cpu: Stay on the CPU where there is a GPU.
-            batch: Answers that are written at a time. Part of what the seed decides: another batch draws others.
+            use_cpu: Stay on the CPU even if there is a GPU.
+            batch: Answers per batch. With the same seed, another batch size draws other answers.
             batching: How batches are made, see `PolicySettings.batching`.
             chat: Further arguments of the chat template.
-            progress: Told how many of how many answers are written.
-            written: Receives numbers of tokens that were written.
+            progress: Receives the number of answers so far and the total.
+            written: Receives numbers of generated tokens.
 
         Raises:
-            PolicyError: There is no such model, or it is none that writes text.
+            PolicyError: There is no such model, or it is not a causal language model.
         """
         import torch
 
@@ -74,19 +74,19 @@ class TransformersPolicy:
         """Return `n` answers to each prompt; see `Policy`."""
         import torch
 
-        # A chat template writes its special tokens itself.
+        # A chat template adds its special tokens itself.
         special = self.tokenizer.chat_template is None
         ids = [
             self.tokenizer(as_chat(self.tokenizer, prompt, self._chat), add_special_tokens=special)["input_ids"]
             for prompt in prompts
         ]
         inputs = [one for one in ids for _ in range(n)]
-        # Prompts of like length together: less padding.
+        # Prompts of similar length together, for less padding.
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
         answers = [""] * len(inputs)
         torch.manual_seed(seed)
         size = len(order) if self._batching == "continuous" else self._batch
-        # What is compiled is for one shape: as many rows as in any batch, as long as the longest.
+        # The compiled step has one shape: the rows of a full batch, padded to the longest prompt.
         longest = max(map(len, inputs), default=0) if self._batching == "compiled" else None
         for start in range(0, len(order), max(size, 1)):
             part = order[start : start + size]
@@ -114,8 +114,8 @@ class TransformersPolicy:
         Args:
             inputs: Tokens of the prompts.
             temperature: 0 is greedy.
-            max_new_tokens: Most tokens of an answer.
-            longest: To how many tokens prompts are padded, for a compiled step; None pads to the longest of these.
+            max_new_tokens: Longest answer in tokens.
+            longest: Length in tokens to which prompts are padded for a compiled step; None is the longest input.
         """
         import torch
         from transformers import GenerationConfig
@@ -147,23 +147,23 @@ class TransformersPolicy:
 
 
 def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
-    """Return the tokens up to the first that ends an answer, which is included."""
+    """Return the tokens up to and including the first that ends an answer."""
     return next((ids[: place + 1] for place, token in enumerate(ids) if token in ends), ids)
 
 
 def load_model(
     model: str | Path, tokenizer: PreTrainedTokenizerBase, *, use_cpu: bool, dtype: Any | None = None
 ) -> Any:
-    """Load a causal language model that ends its answers where its tokenizer and chat template end them.
+    """Load a causal language model with the end tokens of its tokenizer and chat template.
 
     Args:
         model: Folder or hub name.
         tokenizer: Its tokenizer.
         use_cpu: Whether it stays on the CPU.
-        dtype: Type of the weights; None is that for training: float32, and bfloat16 from `LARGE` parameters on.
+        dtype: Type of the weights; None is the type for training: float32, or bfloat16 from `LARGE` parameters on.
 
     Raises:
-        PolicyError: There is no such model, or it is none that writes text.
+        PolicyError: There is no such model, or it is not a causal language model.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -190,7 +190,7 @@ def parameters_of(model: str | Path) -> int:
     """Return how many parameters a model has, without reading its weights.
 
     Raises:
-        PolicyError: There is no such model, or it is none that writes text.
+        PolicyError: There is no such model, or it is not a causal language model.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -204,15 +204,15 @@ def parameters_of(model: str | Path) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an exception says without its line breaks, as part of a sentence."""
+    """Return an exception's message on one line, as part of a sentence."""
     return " ".join(str(error).split()).rstrip(".;")
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, declared: int | Sequence[int] | None = None) -> list[int]:
     """Return the tokens that end an answer: the tokenizer's, those that the model declares, and the chat template's.
 
-    A base model's end token often is not the one that its chat template writes behind an answer; a model that was
-    trained on the template would then write on to the length limit.
+    A base model's end token often differs from the one that its chat template writes after an answer. With only the
+    former, a model that was trained on the template would generate up to the length limit.
     """
     known = [declared] if isinstance(declared, int) else list(declared or ())
     ends = [tokenizer.eos_token_id, *known]
@@ -222,17 +222,17 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, declared: int | Sequence[int]
         chat = tokenizer.apply_chat_template(talk, tokenize=False)
         assert isinstance(chat, str)
         behind = tokenizer(chat.rpartition(answer)[2].strip(), add_special_tokens=False)["input_ids"]
-        whole: Any = tokenizer  # whose type lacks methods that every tokenizer has
+        whole: Any = tokenizer  # its type lacks methods that every tokenizer has
         special: set[int] = {*whole.all_special_ids, *whole.get_added_vocab().values()}
         ends += [token for token in list(behind)[:1] if token in special]
     return list(dict.fromkeys(int(token) for token in ends if token is not None))
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model; it pads with its end token where it has no other.
+    """Load the tokenizer of a model; it pads with its end token if it has no pad token.
 
     Raises:
-        PolicyError: There is none.
+        PolicyError: The tokenizer cannot be loaded.
     """
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise PolicyError(f"{model} holds neither a run nor a model (it has no config.json); name another folder")
@@ -256,10 +256,10 @@ _HUB_TIMEOUT_S = 10.0
 
 
 def _look_for(model: str) -> None:
-    """Ask the hub for a model that is neither a folder nor kept here: transformers asks for two minutes.
+    """Ask the hub for a model that is neither a folder nor cached; transformers would ask for two minutes.
 
     Raises:
-        PolicyError: The hub has none, or cannot be reached.
+        PolicyError: The hub has no such model, or cannot be reached.
     """
     if Path(model).exists() or not _HUB_NAME.fullmatch(model):
         return
@@ -278,7 +278,7 @@ def _look_for(model: str) -> None:
 
 
 def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat_kwargs: Mapping[str, Any] = NO_CHAT) -> str:
-    """Return a prompt as the model's chat template has it, or as it is where there is none."""
+    """Return a prompt in the model's chat template, or unchanged if there is none."""
     if tokenizer.chat_template is None:
         return prompt
     chat = tokenizer.apply_chat_template(as_messages(prompt), tokenize=False, add_generation_prompt=True, **chat_kwargs)

@@ -1,4 +1,4 @@
-"""A local model through vLLM's offline engine, for one GPU or several. Needs the extra: `cudal1-agent[vllm]`."""
+"""A local model through vLLM's offline engine, on one or more GPUs. Needs the extra `cudal1-agent[vllm]`."""
 
 from __future__ import annotations
 

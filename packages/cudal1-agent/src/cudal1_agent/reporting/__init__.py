@@ -1,1 +1,1 @@
-"""What people see of a run: the page `report.html`, and the live view of `cudal1-agent watch`."""
+"""Views of a run: the page `report.html`, and the live view of `cudal1-agent watch`."""

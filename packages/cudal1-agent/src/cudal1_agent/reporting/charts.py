@@ -1,6 +1,6 @@
-"""Geometry of the page's charts: numbers to places in per cent. The SVG itself is in `charts.html`.
+"""Geometry of the page's charts: numbers to places in per cent. The SVG is in `charts.html`.
 
-Everything is a share of the chart's width or height, so one drawing fits every screen, and colours are the page's.
+Places are in per cent of the chart's width or height, so one drawing fits every screen.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TypeGuard, TypeVar
 Item = TypeVar("Item")
 
 MAX_POINTS = 400
-"""Points of a line; longer ones are thinned."""
+"""Maximum number of points of a line; longer lines are thinned."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers to per cent, linear or logarithmic."""
+    """A linear or logarithmic scale from numbers to per cent."""
 
     low: float
     high: float
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return a place from 0 to 100; what is outside is put on the edge."""
+        """Return a place from 0 to 100; numbers outside the scale are put on the edge."""
         low, high, value = (math.log(max(one, 1e-12)) if self.log else one for one in (self.low, self.high, value))
         share = (value - low) / (high - low) if high > low else 0.5
         return round(100 * min(max(share, 0.0), 1.0), 2)
@@ -39,7 +39,7 @@ class Scale:
 def speedup_scale(points: Sequence[float]) -> Scale:
     """Return a logarithmic scale that holds the speedups and 1, with room for their intervals.
 
-    An interval may be hundreds of times as wide as all others together; it then reaches to the edge.
+    An interval may be hundreds of times as wide as all others together; it is then cut at the edge.
     """
     found = [value for value in points if value > 0 and math.isfinite(value)] + [0.8, 1.25]
     return Scale(min(found) / 1.5, max(found) * 1.5, log=True)
@@ -71,24 +71,24 @@ class Chart:
 
     title: str
     series: list[tuple[str, str]]
-    """Label and points of each, as the attribute `points` wants them."""
+    """Label and points of each, in the form of the SVG attribute `points`."""
     ticks: list[tuple[float, str]]
     """Places from the bottom, and labels, of the horizontal grid."""
     ends: tuple[str, str]
-    """What stands below the left and the right end."""
+    """Labels below the left and the right end."""
     last: str
-    """The chart in one sentence, for who cannot see it."""
+    """The chart in one sentence, for readers who cannot see it."""
     areas: bool = False
 
 
 def line_chart(
     title: str, lines: Mapping[str, Sequence[tuple[float, float | None]]], *, unit: str = "step"
 ) -> Chart | None:
-    """Return a chart of lines, None where none has a point.
+    """Return a chart of lines, None if no line has a point.
 
     Args:
         title: Its title.
-        lines: Points (x, y) of each line, by label; those without a number are left out.
+        lines: Points (x, y) of each line, by label; points without a finite y are left out.
         unit: What x counts.
     """
     known = {label: _thinned([(x, y) for x, y in line if _finite(y)]) for label, line in lines.items()}
@@ -109,7 +109,7 @@ def line_chart(
 
 
 def area_chart(title: str, layers: Mapping[str, Sequence[float]], xs: Sequence[float], *, unit: str) -> Chart | None:
-    """Return a chart of stacked areas, None where there is nothing to stack.
+    """Return a chart of stacked areas, None if there is nothing to stack.
 
     Args:
         title: Its title.
@@ -158,7 +158,7 @@ class Part:
 
 
 def parts(values: Mapping[str, float], whole: float, unit: str = "") -> list[Part]:
-    """Return the parts of a bar that is as long as `whole` is 100 per cent."""
+    """Return the parts of a bar on which `whole` is 100 per cent."""
     found: list[Part] = []
     start = 0.0
     for label, value in values.items():

@@ -1,4 +1,4 @@
-"""Several runs side by side: the same figures of each, the same tasks, and what makes them hard to compare."""
+"""Several runs side by side: the same figures and tasks of each, and differences that make them hard to compare."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cudal1_agent.reporting.text import short
 from cudal1_agent.reporting.view import RunView
 
 Answers = Mapping[str, Mapping[str, float] | None]
-"""Speedup of each task's answer after the last stage, None where it was not correct."""
+"""Speedup of each task's answer after the last stage, None if it is not correct."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs beside each other."""
+    """Several runs side by side."""
 
     names: list[str]
     figures: list[tuple[str, list[str]]]
@@ -30,9 +30,9 @@ class Comparison:
     changes: list[str]
     """Each run against the first."""
     elsewhere: list[str]
-    """Runs that are not known to have been on the machine of the first."""
+    """Runs that are not known to have run on the machine of the first."""
     settings: list[tuple[str, list[str]]]
-    """A run, and where its settings differ from those of the first."""
+    """A run, and where its settings differ from those of the first run."""
     ticks: list[tuple[float, str]]
     tasks: list[tuple[str, list[Interval | None]]]
     """A task, and the speedup of its answer in each run."""
@@ -78,7 +78,7 @@ def compare_runs(views: Sequence[RunView]) -> Comparison:
 
 
 def _names(runs: Sequence[RunData]) -> list[str]:
-    """Return the folders' names, or whole paths where two would be the same."""
+    """Return the folders' names, or whole paths if two names would be equal."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
 

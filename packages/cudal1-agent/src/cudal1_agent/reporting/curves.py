@@ -1,4 +1,4 @@
-"""Curves of one run: outcomes and speedups as its archive grew, losses and rewards as it trained."""
+"""Curves of one run: outcomes and speedups by program judged, losses and rewards by step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cudal1_agent.reporting.run_data import RunData
 from cudal1_agent.run.metrics import Record
 
 CHEATS = (Status.TAMPERING, Status.IMPOSSIBLE)
-"""Statuses of programs that tried to be paid for what they did not do."""
+"""Statuses of programs that are rejected as cheats."""
 KINDS = ("correct", "rejected", "unstable", "incorrect")
 """Kinds of outcome in the charts, from the bottom."""
 
 
 def kind_of(status: str) -> str:
-    """Return the kind of outcome that a status is."""
+    """Return the kind of outcome of a status."""
     if status == Status.CORRECT:
         return "correct"
     if status in CHEATS:
@@ -29,7 +29,7 @@ def kind_of(status: str) -> str:
 
 
 def archive_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """Return outcomes and best speedups as the archive grew."""
+    """Return charts of outcomes and best speedups by program judged."""
     counts: Counter[str] = Counter()
     best: dict[str, float] = {}
     logs = 0.0
@@ -62,7 +62,7 @@ def archive_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def training_charts(data: RunData) -> list[Chart]:
-    """Return losses, rewards and speedups of each stage by step."""
+    """Return charts of losses, rewards and speedups of each stage by step."""
     steps: dict[str, list[Record]] = defaultdict(list)
     for record in data.of_event("step"):
         steps[record["stage"]].append(record)

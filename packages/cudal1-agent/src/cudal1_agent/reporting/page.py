@@ -1,7 +1,7 @@
 """The report: one HTML file of one run or several, which needs no network and runs no script.
 
-Its text is untrusted: programs, task names and messages were written by models. Jinja escapes all of it, what cannot be
-seen is spelled out (`text.visible`), and the page's content security policy forbids every script and every request.
+Its text is untrusted: programs, task names and messages were written by models. Jinja escapes all of it, invisible
+characters are spelled out (`text.visible`), and the page's content security policy forbids all scripts and requests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ COMPARISON = Path("comparison.html")
 
 
 def report(*run_dirs: Path, out: Path | None = None) -> Path:
-    """Write the report of a run, finished or under way, or of several runs beside each other.
+    """Write the report of a run, finished or not, or of several runs side by side.
 
     Args:
-        *run_dirs: Run directories; the first is the one that others are compared with.
-        out: The file; None is `report.html` in the run directory, and `comparison.html` here for several runs.
+        *run_dirs: Run directories; the others are compared with the first.
+        out: The file; None is `report.html` in the run directory, or `comparison.html` here for several runs.
 
     Returns:
         The file's path.
@@ -83,7 +83,7 @@ def page(runs: Sequence[RunData]) -> str:
     return environment.get_template("page.html").render(
         title=", ".join(run.name for run in runs),
         paths=", ".join(run.name for run in runs),
-        style=Markup(style),  # ours alone, without a word of a run
+        style=Markup(style),  # contains no text of a run
         policy=f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'",
         runs=views,
         comparison=compare_runs(views) if several else None,
@@ -95,7 +95,7 @@ def _seen(value: Any) -> Any:
 
 
 def summary_record(run_dir: Path) -> dict[str, Any]:
-    """Return what `summary_text` says as JSON values: the records of the tables, the changes between stages, the notes.
+    """Return table records, changes between stages and notes of a run as JSON values.
 
     Raises:
         RunError: The directory holds nothing of a run.
@@ -108,7 +108,7 @@ def summary_record(run_dir: Path) -> dict[str, Any]:
 
 
 def summary_text(run_dir: Path) -> str:
-    """Return the stage table of a run as text, with the changes between its stages.
+    """Return the stage table of a run as text, with the changes between its stages, notes and throughput.
 
     Raises:
         RunError: The directory holds nothing of a run.

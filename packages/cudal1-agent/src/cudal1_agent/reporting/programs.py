@@ -1,4 +1,4 @@
-"""Programs as HTML: highlighted by pygments, and two of them side by side, their lines matched by difflib."""
+"""Programs as HTML: highlighted by pygments, or two side by side with lines matched by difflib."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pygments.lexers import PythonLexer
 
 MAX_LINES = 300
-"""Lines of a program that are shown."""
+"""Maximum number of lines of a program that are shown."""
 BUDGET_BYTES = 9_000_000
-"""Size of all programs of a page together; those after it are named and not shown."""
+"""Maximum size of all programs of a page together; further programs are named and not shown."""
 Side = Literal["same", "changed", "gap"]
 
 
@@ -30,37 +30,37 @@ class Line:
 
     html: Markup
     side: Side = "same"
-    """Whether the other program has it too; `gap` is no line, but the room that one of the other's takes."""
+    """Whether the other program has it too; `gap` is a blank opposite one of the other's lines."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two programs, line beside line."""
+    """Two programs, aligned by line."""
 
     before: list[Line]
     after: list[Line]
     same: int
-    """Lines that both have."""
+    """Number of lines that both have."""
 
 
 @dataclass
 class Printer:
-    """Turns programs into HTML until the page's budget is spent."""
+    """Converter of programs to HTML, until the page's budget is spent."""
 
     left: int = BUDGET_BYTES
-    """Bytes that may still be written; 0 from the first program on that had no room."""
+    """Bytes that may still be written; 0 after the first program that did not fit."""
     omitted: int = field(default=0)
-    """Programs that there was no room for."""
+    """Number of programs that did not fit."""
 
     def program(self, source: str) -> list[Line] | None:
-        """Return the lines of a program, None where the page has no room for it."""
+        """Return the lines of a program, None if the page has no room for it."""
         if self.left <= 0:
             self.omitted += 1
             return None
         return self._spend([[Line(html) for html in highlighted(shown_lines(source))]], 1)
 
     def compared(self, before: str, after: str) -> Compared | None:
-        """Return two programs beside each other, None where the page has no room for them."""
+        """Return two programs side by side, None if the page has no room for them."""
         if self.left <= 0:
             self.omitted += 2
             return None
@@ -70,7 +70,7 @@ class Printer:
     def _spend(self, programs: list[list[Line]], count: int) -> list[Line] | None:
         size = sum(len(line.html) + 32 for lines in programs for line in lines)
         if size > self.left:
-            # Full: no further program is turned into HTML to see whether it fits.
+            # Full: no further program is converted to see whether it fits.
             self.left = 0
             self.omitted += count
             return None
@@ -79,7 +79,7 @@ class Printer:
 
 
 def shown_lines(source: str) -> list[str]:
-    """Return the lines of a program that a page shows: not too many, none too long, nothing unseen."""
+    """Return the lines of a program that a page shows: limited in number and length, without invisible characters."""
     lines = source.rstrip("\n").split("\n")
     more = len(lines) - MAX_LINES
     shown = [short(visible(line)) for line in lines[:MAX_LINES]]
@@ -87,7 +87,7 @@ def shown_lines(source: str) -> list[str]:
 
 
 def compare(before: Sequence[str], after: Sequence[str]) -> Compared:
-    """Return two programs beside each other, equal lines at equal height."""
+    """Return two programs side by side, equal lines at equal height."""
     old, new = highlighted(before), highlighted(after)
     left: list[Line] = []
     right: list[Line] = []

@@ -1,4 +1,4 @@
-"""Tasks of one run in the chart of speedups: the best program of each, where it came from, its second measurement."""
+"""Tasks of one run in the chart of speedups: the best program of each, its origin and its second measurement."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cudal1_agent.reporting.text import short
 from cudal1_agent.run.metrics import Record
 
 MAX_TASKS = 1500
-"""Tasks of a run that the page shows, those with the best programs first."""
+"""Maximum number of a run's tasks on the page, those with the best programs first."""
 MAX_NAME = 200
-"""Characters of a task's name that the page shows."""
+"""Maximum number of characters of a task's name on the page."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Interval:
 
     @property
     def text(self) -> str:
-        """The speedup in words."""
+        """The speedup as text."""
         return f"{self.point:.2f} x ({self.low:.2f} to {self.high:.2f})"
 
     @classmethod
     def on(cls, scale: Scale, low: float | None, point: float | None, high: float | None) -> Interval | None:
-        """Return an interval on a scale; a missing upper end is the point, a missing point no interval."""
+        """Return an interval on a scale; a missing end is the point, and without a point there is no interval."""
         if point is None or not math.isfinite(point) or point <= 0:
             return None
         low, high = point if low is None else low, point if high is None else high
@@ -51,7 +51,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Exemplar:
-    """A program that the prompt showed from which another came."""
+    """A program in the prompt that led to another program."""
 
     title: str
     lines: list[Line] | None
@@ -72,7 +72,7 @@ class TaskRow:
     origin: str = ""
     """Where the best program came from."""
     confirmed: str = ""
-    """What the second measurement of a champion found."""
+    """Result of a champion's second measurement."""
     techniques: tuple[str, ...] = ()
     compared: Compared | None = None
     exemplars: list[Exemplar] = field(default_factory=list[Exemplar])
@@ -88,8 +88,8 @@ def best_entries(entries: Sequence[Entry], champions: Mapping[str, str]) -> dict
 
     Args:
         entries: Verdicts in order of arrival.
-        champions: Hash of the program that was measured again at the end, by task: its last verdict counts. For any
-            other task it is the verdict with the highest lower end, the first of equals.
+        champions: Hash of the program that was measured again at the end, by task; its last verdict counts. For other
+            tasks, the verdict with the highest lower bound counts, the first of equals.
     """
     best: dict[str, Entry] = {}
     for entry in entries:
@@ -104,7 +104,7 @@ def best_entries(entries: Sequence[Entry], champions: Mapping[str, str]) -> dict
 
 
 def scale_of(data: RunData, best: dict[str, Entry]) -> Scale:
-    """Return the scale on which all speedups of a run have a place."""
+    """Return a scale that holds all speedups of a run."""
     points = [entry.point for entry in best.values() if entry.point is not None]
     points += [record["speedup"]["point"] for record in data.of_event("answer") if record.get("speedup")]
     return speedup_scale(points)
@@ -161,7 +161,7 @@ def task_rows(
 
 
 def _lineage(data: RunData) -> dict[tuple[str, str], list[str]]:
-    """Return the hashes of the exemplars that a prompt showed, by task and by hash of a correct answer to it."""
+    """Return the hashes of the exemplars in a prompt, by task and by hash of a correct answer to it."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in data.of_event("batch"):
         for task, programs in record.get("correct", {}).items():

@@ -1,4 +1,4 @@
-"""A run directory as it is found: whole, under way, cut off or damaged. Reading changes nothing in it."""
+"""A run directory in any state: finished, running, cut off or damaged. Reading changes nothing in it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _FORMS: Mapping[str, type[_Shown]] = {
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run directory holds, and what it lacks."""
+    """Contents of a run directory, and notes on what is missing."""
 
     path: Path
     finished: bool
@@ -124,19 +124,19 @@ class RunData:
     entries: list[Entry] = field(default_factory=list[Entry])
     """Verdicts of this protocol, in order of arrival."""
     reader: ArchiveReader | None = None
-    """The archive; None where there is none that can be opened."""
+    """The archive; None if it cannot be opened."""
     settings: Settings | None = None
-    """Settings of the run; None where this version cannot read them."""
+    """Settings of the run; None if this version cannot read them."""
     settings_text: str = ""
-    """The settings as they are written."""
+    """Text of the settings file."""
     machine: str | None = None
-    """Hash of the machine that the run was on last; None where it is not noted."""
+    """Hash of the machine that the run was on last; None if it is not noted."""
     notes: list[str] = field(default_factory=list[str])
     """What is missing, damaged or of another protocol, one sentence each."""
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Name of the run."""
         return self.path.resolve().name
 
     def of_event(self, event: str) -> list[Record]:
@@ -171,7 +171,7 @@ def read_run(path: Path) -> RunData:
 
 
 def parse_metrics(whole: bytes, notes: list[str]) -> tuple[list[Record], bool]:
-    """Return the records in a text of metrics that can be read, and whether its last line was cut off.
+    """Return the readable records in a text of metrics, and whether its last line was cut off.
 
     Args:
         whole: The text.
@@ -195,7 +195,7 @@ def parse_metrics(whole: bytes, notes: list[str]) -> tuple[list[Record], bool]:
 
 
 def record_of(line: bytes) -> Record | None:
-    """Return the record in a line of metrics, None where it holds none that can be shown."""
+    """Return the record in a line of metrics, None if there is none that can be shown."""
     try:
         record: Any = json.loads(line, parse_float=_finite, parse_int=_finite_int, parse_constant=_finite)
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):

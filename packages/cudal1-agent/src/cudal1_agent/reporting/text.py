@@ -1,20 +1,20 @@
-"""Untrusted text for a page or a terminal: what cannot be seen is spelled out, and what is too long is cut."""
+"""Untrusted text for a page or a terminal: invisible characters are spelled out, and long text is cut."""
 
 from __future__ import annotations
 
 import re
 
 MAX_LINE = 400
-"""Characters of a line that are shown."""
+"""Maximum number of characters of a line that are shown."""
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
 )
-"""Control characters but tab and line feed, marks of direction and width, and halves of surrogate pairs."""
+"""Control characters except tab and line feed, marks of direction and width, and halves of surrogate pairs."""
 
 
 def visible(text: str) -> str:
-    r"""Return a text with every character spelled out that a reader would not see or a terminal would obey.
+    r"""Return a text with invisible and control characters spelled out.
 
     >>> visible("a\x1b[31m\u202eb")
     'a\\x1b[31m\\u202eb'

@@ -1,4 +1,4 @@
-"""What the page shows of one run, as numbers and texts: the template only lays it out."""
+"""Content of the page for one run, as numbers and texts: the template only lays it out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cudal1_agent.run.meter import PARTS, throughput_text
 from cudal1_agent.run.metrics import Record
 
 SHOWN_CHEATS = 25
-"""Rejected programs that are shown of each run."""
+"""Maximum number of rejected programs that are shown of each run."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class StatusRow:
-    """A status, how often it came, and its most frequent message."""
+    """A status, its count, and its most frequent message."""
 
     status: str
     count: int
@@ -67,7 +67,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """Where the time of a phase went."""
+    """Time of a phase, by part."""
 
     name: str
     wall_s: float
@@ -80,7 +80,7 @@ class StageTable:
     """A stage table on the page."""
 
     columns: list[str]
-    """Headings behind those of stage and tasks."""
+    """Headings after those of stage and tasks."""
     cells: list[tuple[str, str, list[str]]]
     """Stage, tasks and figures of each row."""
 
@@ -118,8 +118,8 @@ def view_run(data: RunData, printer: Printer, prefix: str = "") -> RunView:
 
     Args:
         data: The run.
-        printer: Prints its programs while the page has room.
-        prefix: Begins the anchors of the run.
+        printer: Converts its programs while the page has room.
+        prefix: Prefix of the run's anchors.
     """
     champions = {record["task"]: record for record in data.of_event("champion")}
     best = best_entries(data.entries, {task: record["source_sha256"] for task, record in champions.items()})
@@ -162,7 +162,7 @@ def _state(data: RunData) -> str:
 
 
 def _tables(data: RunData) -> list[Record]:
-    """The `table` records, group by group."""
+    """Return the `table` records, group by group."""
     order = list(GROUPS)
     return sorted(
         data.of_event("table"), key=lambda one: order.index(one["group"]) if one["group"] in GROUPS else len(order)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 WINDOW = timedelta(minutes=10)
-"""Verdicts a minute are counted over the last ten minutes in which there were any."""
+"""Verdicts per minute are counted over the ten minutes before the last verdict."""
 SHOWN = {
     "loss": "loss",
     "mean_token_accuracy": "accuracy",
@@ -37,9 +37,9 @@ SHOWN = {
     "correct": "correct",
     "speedup": "speedup",
 }
-"""What a step is shown with where TRL logs it, and what it is called."""
+"""Values in TRL's log that are shown for a step, and their labels."""
 WIDE = 120
-"""Columns from which on boxes stand in pairs."""
+"""Number of columns from which boxes are in pairs."""
 BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 """Heights of a sparkline."""
 COLOURS: dict[str, str] = {
@@ -57,7 +57,7 @@ COLOURS: dict[str, str] = {
 
 @dataclass
 class Follower:
-    """What is known of a run so far; `update` reads what came since."""
+    """State of a run so far; `update` reads what is new."""
 
     path: Path
     settings: Settings | None = None
@@ -65,22 +65,22 @@ class Follower:
     entries: list[Entry] = field(default_factory=list[Entry])
     finished: bool = False
     note: str = ""
-    """Why less is shown than there should be."""
+    """Reason why something is not shown."""
     _read: int = 0
     _last: bytes = b""
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run."""
+        """Whether the directory holds a run."""
         return (self.path / CONFIG).is_file()
 
     def update(self) -> None:
-        """Read what was written since; a run that was rewound to resume is read anew."""
+        """Read what is new; a run that was rewound to resume is read from the beginning."""
         self.note = ""
         if not self.begun:
             self.note = f"no run in {self.path} yet; begin one with: cudal1-agent train --run-dir {self.path}"
             return
-        # First: what is written before the mark is then read below.
+        # First, so that all that was written before the mark is read below.
         self.finished = is_finished(self.path)
         if self.settings is None:
             try:
@@ -129,10 +129,10 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
     """Show a run until it is finished.
 
     Args:
-        run_dir: Its directory, which may not be there yet.
+        run_dir: Its directory, which need not exist yet.
         console: Where to show it.
         once: Print one frame and return.
-        interval_s: Time between two looks at the run, in seconds.
+        interval_s: Time between two updates, in seconds.
     """
     from rich.live import Live
 
@@ -149,11 +149,11 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
 
 
 def frame(run: Follower, width: int) -> RenderableType:
-    """Return one picture of a run.
+    """Return one frame of the view.
 
     Args:
-        run: What is known of it.
-        width: Columns of the terminal; from `WIDE` on, boxes stand in pairs.
+        run: State of the run.
+        width: Columns of the terminal; from `WIDE` on, boxes are in pairs.
     """
     from rich.console import Group
     from rich.panel import Panel
@@ -182,7 +182,7 @@ def frame(run: Follower, width: int) -> RenderableType:
 
 
 def state_text(run: Follower) -> str:
-    """Return where a run stands, in one line."""
+    """Return the state of a run in one line."""
     if not run.begun:
         return "not begun"
     if run.finished:
@@ -253,7 +253,7 @@ def _statuses(entries: Sequence[Entry]) -> RenderableType | None:
 
 
 def verdicts_a_minute(entries: Sequence[Entry]) -> float:
-    """Return the rate of the last verdicts, 0.0 where there are too few to tell."""
+    """Return the rate of the last verdicts, 0.0 if there are too few."""
     times: list[datetime] = []
     for entry in reversed(entries):
         try:
@@ -291,7 +291,7 @@ def _time(records: Sequence[Record]) -> RenderableType | None:
     from rich.table import Table
     from rich.text import Text
 
-    # A phase is recorded when it ends; until then its steps say where the time went.
+    # A phase is recorded when it ends; until then its steps hold its times.
     ended = max((at for at, record in enumerate(records, start=1) if record["event"] == "seconds"), default=0)
     counted = [record for record in records if record["event"] == "seconds"]
     counted += [record for record in records[ended:] if record["event"] == "time"]

@@ -1,4 +1,4 @@
-"""Checkpoints of a stage: TRL's files, and where metrics and archive stood when they were written."""
+"""Checkpoints of a stage: TRL's files, and the positions of metrics and archive when they were written."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from cudal1_agent.run.folder import Mark, read_mark
 
 STATE = "cudal1.json"
-"""File in a checkpoint with the position of metrics and archive. Written last: a checkpoint without it is torn."""
+"""File in a checkpoint with the positions of metrics and archive. It is written last, so its checkpoint is complete."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is whole."""
+    """A complete checkpoint."""
 
     path: Path
     mark: Mark
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint of a stage, removing any that a kill left torn."""
+    """Return the newest complete checkpoint of a stage; remove those that a kill left incomplete."""
     whole: list[tuple[int, Checkpoint]] = []
     for path in folder.glob("checkpoint-*"):
         mark = read_mark(path / STATE)

@@ -1,4 +1,4 @@
-"""The time that a training was given: it stops at the first safe point after it."""
+"""Time limit of a training, which stops at the first safe point after it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Deadline:
-    """Says when a training must stop. Each session of it passes one safe point at least, so that it gets on."""
+    """Time limit of a training. Each session reaches at least one safe point, so that it makes progress."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin to count.
+        """Start the clock.
 
         Args:
-            seconds: How long the training may take; None for as long as it takes.
-            clock: Seconds since some moment.
+            seconds: How long the training may take; None is no limit.
+            clock: Monotonic clock in seconds.
         """
         self._clock = clock
         self._end_s = None if seconds is None else clock() + seconds
@@ -27,17 +27,17 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit is reached."""
         return self._end_s is not None and self._clock() >= self._end_s
 
     def safe_point(self, *, progress: bool = True) -> None:
-        """Stop here if the time is over: what was done is on the disk.
+        """Stop here if the time limit is reached; all finished work is on the disk.
 
         Args:
             progress: Whether anything was done since the last safe point.
 
         Raises:
-            TimeIsUpError: The time is over.
+            TimeIsUpError: The time limit is reached.
         """
         self._safe_points += progress
         if self.passed and self._safe_points:
@@ -49,15 +49,15 @@ def seconds_of(text: str, *, option: str = "--for") -> float:
 
     Args:
         text: What a user typed.
-        option: Where.
+        option: Name of the option, for the error.
 
     Raises:
-        ConfigError: It is no such text, or no time at all.
+        ConfigError: The text is not a time above 0.
 
     >>> seconds_of("9m"), seconds_of("90s")
     (540.0, 90.0)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
-        raise ConfigError(f"{option} is {text!r}, which is no time above 0; write 540s, 9m or 1.5h, say")
+        raise ConfigError(f"invalid {option} {text!r}: write a time above 0, such as 540s, 9m or 1.5h")
     return float(found[1]) * _UNITS_S[found[2]]

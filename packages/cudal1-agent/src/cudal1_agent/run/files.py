@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all: aside, synced, renamed."""
+    """Write a file atomically: under another name, synced, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".aside")
     with aside.open("w", encoding="utf-8") as file:
@@ -24,7 +24,7 @@ def write_aside(path: Path, text: str) -> None:
 
 
 def replace_folder(aside: Path, folder: Path) -> None:
-    """Put a folder that was written aside in its place; one that is there already is of an interrupted run."""
+    """Move a folder that was written aside to its place; replace one left by an interrupted run."""
     if folder.exists():
         shutil.rmtree(folder)
     aside.rename(folder)

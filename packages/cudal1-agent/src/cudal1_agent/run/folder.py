@@ -2,20 +2,20 @@
 
 ```
 config.json         resolved settings
-corpus.json         which corpus stage 1 learns from, where the settings name one
-metrics.jsonl       one JSON object a line, only ever appended to
+corpus.json         which corpus stage 1 learns from, if the settings name one
+metrics.jsonl       one JSON object per line
 archive.sqlite      every evaluation (cudal1_env.Archive)
 machine.json        the machine that the run was on last
-model/              the embedded model, where none was named
+model/              the embedded model, if no model is named
 stages/NAME/model   the policy after a stage
-stages/NAME/trainer checkpoints of the stage under way
-marks/NAME.json     a phase that is finished, and where metrics and archive stood then
+stages/NAME/trainer checkpoints of the running stage
+marks/NAME.json     a finished phase, with the positions of metrics and archive
 trackers/           files of TensorBoard, if the settings ask for it
 report.html         the run's page
 ```
 
-A mark is written aside, synced and renamed, so it is there whole or not at all. What follows the last mark in
-metrics and archive belongs to an interrupted phase: it is removed before the phase begins again.
+Marks are written atomically. Metrics after the last mark or checkpoint belong to an interrupted phase and are removed
+before it resumes. So are the archive's evaluations, but only if the phase reads the archive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cudal1_agent.settings import Settings, StageName
 CONFIG = "config.json"
 """Resolved settings; a directory without this file holds no run."""
 METRICS = "metrics.jsonl"
-"""Metrics."""
+"""The metrics."""
 ARCHIVE = "archive.sqlite"
 """Every evaluation of the run."""
 REPORT = "report.html"
@@ -57,7 +57,7 @@ _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
 
 
 class Mark(BaseModel):
-    """Where metrics and archive stood at some moment, with the state that a resume from there needs."""
+    """Positions of metrics and archive at some moment, and the state needed to resume there."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -88,7 +88,7 @@ class RunFolder:
         """Make a run directory.
 
         Raises:
-            RunError: There is something there already.
+            RunError: The path holds something already.
         """
         if path.exists() and not (path.is_dir() and {entry.name for entry in path.iterdir()} <= _BEFORE_BEGINNING):
             raise RunError(_why_not(path))
@@ -103,10 +103,11 @@ class RunFolder:
 
         Args:
             path: The directory.
-            asked: Settings that must be those of the run; None asks for nothing.
+            asked: Settings that must equal those of the run; None skips the check.
 
         Raises:
-            RunError: It is no run, a finished one, one under way, or one with other settings or of another protocol.
+            RunError: There is no run, or it is finished, locked by another process, or has other settings or another
+                protocol.
         """
         stored = read_settings(path)
         if asked is not None and (found := differences(stored, asked)):
@@ -124,11 +125,11 @@ class RunFolder:
         return cls(path, stored, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
 
     def mark(self, name: str, extra: Record | None = None) -> None:
-        """Note that a phase is finished."""
+        """Mark a phase as finished."""
         write_aside(self.path / "marks" / f"{name}.json", self.position_now(extra).model_dump_json())
 
     def marked(self, name: str) -> Mark | None:
-        """Return the mark of a finished phase, None when it is not finished."""
+        """Return the mark of a phase, None if it is not finished."""
         return read_mark(self.path / "marks" / f"{name}.json")
 
     def position_now(self, extra: Record | None = None) -> Mark:
@@ -142,8 +143,7 @@ class RunFolder:
 
         Args:
             mark: The last position to keep.
-            archive: Remove evaluations too. A phase that only looks them up keeps them: the same question
-                then gets the same verdict, without a second measurement.
+            archive: Remove evaluations too. A phase that only looks them up keeps them, and measures no program again.
         """
         self.metrics.truncate_to(mark.metrics_bytes)
         if archive:
@@ -156,7 +156,7 @@ class RunFolder:
         self.lock.close()
 
     def discard(self) -> None:
-        """Remove a run that was refused before anything was spent, so that its directory can be named again."""
+        """Remove a run that failed the first checks, so that its directory can be used again."""
         self.close()
         for file in (CONFIG, CORPUS, METRICS, *(f"{ARCHIVE}{end}" for end in ("", "-wal", "-shm")), "lock"):
             (self.path / file).unlink(missing_ok=True)
@@ -192,10 +192,10 @@ def read_settings(path: Path) -> Settings:
 
 
 def check_protocol(path: Path) -> None:
-    """Check that the verdicts of a run were made as this version makes them.
+    """Check that the verdicts of a run have this version's protocol.
 
     Raises:
-        RunError: They were not: neither rewards nor speedups of the two may be mixed.
+        RunError: They have another; rewards and speedups of the two must not be mixed.
     """
     if not (path / ARCHIVE).is_file():
         return
@@ -209,35 +209,35 @@ def check_protocol(path: Path) -> None:
 
 
 def read_corpus_note(path: Path) -> CorpusNote | None:
-    """Return which corpus a run learns from, None where none is noted."""
+    """Return which corpus a run learns from, None if none is noted."""
     file = path / CORPUS
     return CorpusNote.model_validate_json(file.read_bytes()) if file.is_file() else None
 
 
 def stage_model(path: Path, stage: StageName, settings: Settings) -> Path:
-    """Return the folder of the model that a stage of a run leaves."""
+    """Return the folder of the model that a stage of a run produces."""
     home = path / "stages" / stage
     return (home / str(settings.self_train.iterations - 1) if stage == "self_train" else home) / "model"
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run directory; the folder of a model has another file of the same name."""
+    """Return whether a folder is a run directory; a model's folder has another `config.json`."""
     file = path / CONFIG
     if not file.is_file():
         return False
     try:
         return "model_type" not in json.loads(file.read_bytes())
-    except ValueError:  # who reads its settings says what is wrong
+    except ValueError:  # reading the settings reports the fault
         return True
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run directory holds a finished run."""
+    """Return whether a run directory holds a finished run."""
     return (path / "marks" / "finished.json").is_file()
 
 
 def read_mark(path: Path) -> Mark | None:
-    """Return a mark, None where there is none."""
+    """Return a mark, None if there is none."""
     return Mark.model_validate_json(path.read_bytes()) if path.is_file() else None
 
 

@@ -1,4 +1,4 @@
-"""Forks: a new run that begins where a phase of another one ended, to compare what follows under other settings."""
+"""Forks: new runs that begin where a stage of another run ended, to compare later stages under other settings."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import STAGES, Settings, StageName
 
 FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.", "report_to")
-"""Settings in which a fork may differ from its origin: those that the copied phases do not rest on."""
+"""Settings in which a fork may differ from its origin: the copied phases do not depend on them."""
 
 
 def forked_settings(origin: Path, flags: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run with some changed, all stages to come.
+    """Return the settings of a fork: the origin's with some changed, and with stage 3.
 
     Raises:
         RunError: There is no such run.
-        ConfigError: A value is not one of those expected.
+        ConfigError: A value is invalid.
     """
     stored = read_settings(origin)
     stages = tuple(stage for stage in STAGES if stage in (*stored.stages, "contrast"))
@@ -48,7 +48,7 @@ def split_origin(text: str) -> tuple[Path, StageName]:
     """Return run directory and stage of a text like `runs/one@self_train`.
 
     Raises:
-        RunError: It is no such text.
+        RunError: The text has another form.
 
     >>> split_origin("runs/one@self_train")
     (PosixPath('runs/one'), 'self_train')
@@ -61,19 +61,19 @@ def split_origin(text: str) -> tuple[Path, StageName]:
 
 
 def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: Sequence[str]) -> None:
-    """Make a run directory that stands where a stage of another run ended.
+    """Make a run directory in the state of another run at the end of a stage.
 
-    The last model of the stage is copied, and metrics and archive as they were then; the origin stays as it is.
+    The last model of the stage is copied, with metrics and archive as they were then. The origin is not changed.
 
     Args:
         origin: Directory of the other run.
-        stage: A stage that it has finished.
+        stage: A finished stage of it.
         path: The new run directory.
         settings: Settings of the new run.
         names: Names of the new run's phases, in order.
 
     Raises:
-        RunError: The stage is not finished, or the settings differ in what the finished phases rest on.
+        RunError: The stage is not finished, or the settings differ in what the finished phases depend on.
     """
     last = f"{stage}.table"
     mark = read_mark(origin / "marks" / f"{last}.json")
@@ -87,14 +87,14 @@ def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: 
     fixed = [line for line in differences(stored, settings) if not line.startswith(FREE)]
     if fixed:
         raise RunError(
-            f"a fork of {origin}@{stage} keeps the settings that its stages rest on ({'; '.join(fixed)}); "
+            f"a fork of {origin}@{stage} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
             "leave them out"
         )
     done = [name for name in names[: names.index(last) + 1] if (origin / "marks" / f"{name}.json").is_file()]
     model = stage_model(origin, stage, stored)
     with RunFolder.begin(path, settings):
         pass
-    # What says that there is a run comes last: a fork that was killed before is none.
+    # The settings are written last, so that a killed fork is not a run.
     (path / CONFIG).unlink()
     shutil.copytree(model, stage_model(path, stage, settings), dirs_exist_ok=True)
     shutil.copyfile(origin / METRICS, path / METRICS)

@@ -1,4 +1,4 @@
-"""Who judges for a run, as its settings ask: this machine's judge, or a service."""
+"""The judge of a run, by its settings: this machine's, or a service."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def make_judge(settings: Settings) -> Judge | RemoteEvaluator:
     """Start this machine's judge, or a client of the service that the settings name.
 
     Raises:
-        ConfigError: The judge does not take the table `judge` of the settings.
-        SettingsError: They ask for what this machine or the service cannot do.
+        ConfigError: The table `judge` of the settings is invalid.
+        SettingsError: This machine or the service cannot do what the settings ask.
     """
     if settings.judge_url:
         return _service(settings)
@@ -43,7 +43,7 @@ def program_device(settings: Settings) -> Device:
     """Return the kind of device on which programs run.
 
     Raises:
-        ConfigError: The settings want another one than the service's.
+        ConfigError: The settings name another device than the service's.
         MachineError: The service cannot be reached.
     """
     if not settings.judge_url:
@@ -66,19 +66,19 @@ def _service(settings: Settings) -> RemoteEvaluator:
 
 
 def close_judge(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
-    """Stop the judge; seeds that will never be used again go into the archive first."""
+    """Write the seeds of the judge's inputs into the archive, then stop the judge."""
     with closing(judge):
         retire_inputs(judge, archive)
 
 
 def retire_inputs(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
-    """Let the judge draw new inputs for every task from now on; the seeds of the old ones go into the archive."""
+    """Make the judge draw new inputs for every task from now on; write the seeds of the old ones into the archive."""
     for commitment, seed in judge.retire().items():
         archive.disclose(commitment, seed)
 
 
 def stays_on_cpu(settings: Settings) -> bool:
-    """Whether the policy is trained on the CPU: where that is asked for, or there is nothing else."""
+    """Return whether the policy stays on the CPU: the settings say so, or there is no GPU."""
     import torch
 
     if settings.device == "cuda" and not torch.cuda.is_available():

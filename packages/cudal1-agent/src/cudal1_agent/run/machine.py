@@ -1,4 +1,4 @@
-"""Which machine a run is on: verdicts of another one are kept, but never looked up."""
+"""The machine that a run is on: verdicts of another one are kept, but never looked up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cudal1_agent.run.files import write_aside
 
 MACHINE = "machine.json"
-"""In the run directory: the machine that the run was on last, and where the archive stood when it came there."""
+"""File in the run directory: the run's last machine, and the archive's position when the run moved to it."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -24,11 +24,11 @@ class MachineNote(BaseModel):
     machine: str
     """`machine_key` of it."""
     archive_position: int = Field(ge=0)
-    """Position of the archive's last evaluation when the run came to it."""
+    """Position of the archive's last evaluation when the run moved to it."""
 
 
 def machine_key(device: Device) -> str:
-    """Return a hash that another machine, another boot or another GPU does not have."""
+    """Return a hash of this machine's boot and its GPUs."""
     import torch
 
     parts = [_BOOT.read_text().strip(), device]
@@ -38,7 +38,7 @@ def machine_key(device: Device) -> str:
 
 
 def verdicts_floor(run_dir: Path, machine: str, position: int) -> int:
-    """Return the archive's position before which no verdict may be looked up, and note the machine.
+    """Return the archive position up to which no verdict may be looked up, and note the machine.
 
     Args:
         run_dir: The run directory.

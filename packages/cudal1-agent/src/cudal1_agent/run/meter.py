@@ -1,4 +1,4 @@
-"""The meter of a run: how long each part took, and how much was made in it."""
+"""The meter of a run: how long each part took, and how many tokens, verdicts and updates it made."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 Part = Literal["generating", "judging", "learning", "waiting"]
-"""What a run's time goes into. `waiting` is all that is none of the others: starting, loading, waiting for data."""
+"""Parts of a run's time. `waiting` is everything else: starting, loading, waiting for data."""
 
 PARTS: tuple[Part, ...] = ("generating", "judging", "learning", "waiting")
 
 Count = Literal["generated_tokens", "trained_tokens", "examples", "verdicts", "updates"]
-"""What a run makes: tokens of answers; tokens, examples and updates of training; programs that were measured."""
+"""What is counted: tokens of answers; tokens, examples and updates of training; programs that were measured."""
 
 COUNTS: tuple[Count, ...] = ("generated_tokens", "trained_tokens", "examples", "verdicts", "updates")
 
 
 class Meter:
-    """Divides wall time among parts: while a part lasts, the one around it stands still."""
+    """Wall time by part: while a part runs, the part around it is paused."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with everything at zero.
 
         Args:
-            clock: Seconds since some moment.
+            clock: Monotonic clock in seconds.
         """
         self._clock = clock
         self._last_s = clock()
@@ -36,7 +36,7 @@ class Meter:
 
     @contextmanager
     def part(self, name: Part) -> Generator[None]:
-        """Count the time until the end of the block for a part."""
+        """Count the time of the block for a part."""
         self._settle()
         self._open.append(name)
         try:
@@ -46,11 +46,11 @@ class Meter:
             self._open.pop()
 
     def count(self, name: Count, number: int) -> None:
-        """Add to what was made."""
+        """Add to a count."""
         self._counts[name] += number
 
     def reading(self) -> dict[str, float]:
-        """Return seconds by part and what was made, since the beginning."""
+        """Return seconds by part and all counts, since the beginning."""
         self._settle()
         seconds = {f"{name}_s": self._seconds[name] for name in PARTS}
         return seconds | {name: float(self._counts[name]) for name in COUNTS}
@@ -71,7 +71,7 @@ def since(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 
 
 def throughput_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line on the throughput of a run: what was made a minute, and the share of time by part.
+    """Return one line on the throughput of a run: counts per minute, and the share of time by part.
 
     Args:
         records: The `seconds` records of its metrics.

@@ -1,4 +1,4 @@
-"""The metrics of a run: one JSON object a line, only ever appended to."""
+"""The metrics of a run: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Record = dict[str, Any]
 
 
 class Metrics:
-    """A file of JSON lines, appended to by one process."""
+    """A file of JSON lines, written by one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making it if it is not there, and remove a torn last line."""
+        """Open or create the file, and remove an incomplete last line."""
         self.path = path
         self.marks: Record = {}
         """Fields added to every line."""
@@ -28,7 +28,7 @@ class Metrics:
         self._file.seek(0, os.SEEK_END)
 
     def append(self, record: Record) -> None:
-        """Write one line. A killed process loses nothing of it; a lost machine what was not synced."""
+        """Write one line. It survives a kill of the process; a crash of the machine loses what was not synced."""
         self._file.write(json.dumps(record | self.marks, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
@@ -57,10 +57,10 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Return the records of a metrics file; a torn last line is left out.
+    """Return the records of a metrics file; an incomplete last line is left out.
 
     Raises:
-        RunError: A line in the middle is no JSON.
+        RunError: A complete line is not JSON.
     """
     records: list[Record] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):

@@ -1,4 +1,4 @@
-"""Phases: the parts of a run, each resumed or begun anew after a kill."""
+"""Phases: the parts of a run, each resumed or restarted after a kill."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cudal1_agent.run.session import Session
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run that is either finished or begun anew."""
+    """A part of a run; if it is not finished, a resumed run starts it from its checkpoint or anew."""
 
     name: str
-    """Its mark."""
+    """Name of the phase and of its mark."""
     run: Callable[[Session, Checkpoint | None], None]
     """Runs the phase, from a checkpoint if there is one."""
     trainer: Path | None = None
-    """Where its checkpoints are, if it has any."""
+    """Folder of its checkpoints, if it has any."""
     reads_archive: bool = False
-    """Whether its results depend on the whole archive: then evaluations after its beginning, or after its
-    checkpoint, are removed before a resume. Any other phase finds them and measures nothing twice."""
+    """Whether its results depend on the whole archive. If so, evaluations after its beginning, or after its
+    checkpoint, are removed before a resume. Other phases look them up and measure nothing twice."""
 
 
 def run_phases(session: Session, todo: list[Phase]) -> None:

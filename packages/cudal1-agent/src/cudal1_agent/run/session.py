@@ -37,16 +37,16 @@ class Session:
     verdicts: Verdicts
     progress: Progress
     selection: CorpusSelection | None = None
-    """The corpus that stage 1 learns from; None if it learns the suite's variants or is finished."""
+    """The corpus that stage 1 learns from; None if it learns from something else or is finished."""
     began: Mark = BEGINNING
-    """Where metrics and archive stood when the phase under way began."""
+    """Positions of metrics and archive when the current phase began."""
     deadline: Deadline = field(default_factory=lambda: Deadline(None))
     """When to stop."""
     renew_inputs: Callable[[], None] = lambda: None
-    """Lets the judge draw new inputs for every task: none that chose a program judges it after this."""
+    """Makes the judge draw new inputs for every task, so that no program is judged on inputs that it was chosen on."""
 
     def __post_init__(self) -> None:
-        """Mark what the run writes from now on, where it trains on test data."""
+        """Mark all output of the run from now on if it trains on test data."""
         marked = self.tasks.trained_on_test
         self.folder.metrics.marks = {"trained_on_test": True} if marked else {}
         self.folder.archive.marks = TRAINED_ON_TEST if marked else ()
@@ -58,11 +58,11 @@ class Session:
 
     @cached_property
     def audit(self) -> AuditReport | None:
-        """The suite's own audit; None where there is none."""
+        """The suite's audit; None if there is none."""
         return find_audit("auto", self.settings.suite, self.device)
 
     def policy(self, model: str | Path, progress: Tick) -> Policy:
-        """Return the policy that writes the answers of a model of this run."""
+        """Return the policy that generates answers with a model of this run."""
 
         def written(tokens: int) -> None:
             self.meter.count("generated_tokens", tokens)
@@ -70,5 +70,5 @@ class Session:
         return make_policy(model, self.settings.policy, use_cpu=self.use_cpu, progress=progress, written=written)
 
     def prompts(self, model: str | Path) -> PromptBuilder:
-        """Return what makes the prompts for a model of this run."""
+        """Return the prompt builder for a model of this run."""
         return prompt_builder(model, self.settings.prompt, self.device)

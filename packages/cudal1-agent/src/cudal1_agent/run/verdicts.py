@@ -13,21 +13,21 @@ from cudal1_env.records import PROTOCOL_VERSION, Precision
 from cudal1_agent.run.meter import Meter
 
 CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
-"""Programs judged between two writes to the archive: a killed run measures at most these again. A judge prepares
-as many at a time as it has cores, and tasks of at most twelve."""
+"""Programs judged between two writes to the archive; a killed run measures at most these again. A judge prepares
+one program per core at a time, of at most twelve tasks."""
 
 Key = tuple[str, str]
 """Task id and SHA-256 of the program."""
 
 
 class Verdicts:
-    """Judges answers through an evaluator and an archive.
+    """Verdicts on answers, from an archive or an evaluator.
 
-    A small policy repeats itself, and a program does not get faster by being measured again: with `reuse`, the
-    same program for the same task at the same size is measured once in a run and on one machine. That keeps one
-    measurement's luck for as long as the run lasts; without it every answer is measured by itself.
+    A small policy repeats itself, and a program does not get faster by being measured again. With `reuse`, a program
+    for a task at one size is measured once per run and machine; the error of that measurement then stays for the whole
+    run. Without `reuse`, every answer is measured.
 
-    `UNSTABLE` says that two trials disagree, so such a program is measured once more; the lower result counts.
+    `UNSTABLE` means that two trials disagree; the program is then measured once more, and the lower result counts.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Verdicts:
         """Judge through `evaluator` and keep everything in `archive`.
 
         Args:
-            evaluator: Who judges.
+            evaluator: The judge.
             archive: Where verdicts are kept.
             reuse: Look verdicts up.
-            floor: Position in the archive; nothing before it is looked up, because another machine measured it.
+            floor: Position in the archive; verdicts up to it are not looked up, because another machine measured them.
             meter: Counts time and verdicts; None makes one.
         """
         self.archive = archive
@@ -48,7 +48,7 @@ class Verdicts:
         self._reuse = reuse
         self._floor = floor
         self.measured = 0
-        """Answers that were given to the evaluator so far."""
+        """Number of answers given to the evaluator so far."""
 
     def judge(
         self,
@@ -62,9 +62,9 @@ class Verdicts:
 
         Args:
             jobs: Task and answer.
-            precision: How narrow intervals must be; `correct` times nothing.
-            after: Position in the archive; nothing before it is looked up.
-            progress: Told how many of how many answers to be measured are done.
+            precision: How narrow intervals must be; `correct` does not time programs.
+            after: Position in the archive; verdicts up to it are not looked up.
+            progress: Receives the number of answers measured and the total to measure.
 
         Raises:
             TaskError: A reference cannot be judged against.
@@ -118,7 +118,7 @@ class Verdicts:
             for one in self.archive.program(*key, after=after)
             if one.task_source == task.source
             and one.protocol == PROTOCOL_VERSION
-            # That a program is correct does not say how fast it is.
+            # A verdict at precision `correct` does not say how fast the program is.
             and not (one.correct and one.precision == "correct" != precision)
         ]
         if not earlier or earlier[-1].status is Status.UNSTABLE:
@@ -131,7 +131,7 @@ class Verdicts:
 def lower(unstable: Evaluation, second: Evaluation) -> Evaluation:
     """Return the verdict that counts after an `UNSTABLE` one and a second measurement: the lower of the two.
 
-    What is returned is the second record, with the first one's speedup where that is lower; it is not in the archive.
+    This is the second record, with the first one's speedup if that is lower; a changed record is not in the archive.
     """
     first = unstable.speedup
     if not second.correct or second.speedup is None or first is None or first.low >= second.speedup.low:

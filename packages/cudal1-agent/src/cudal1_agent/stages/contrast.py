@@ -1,7 +1,7 @@
 """Stage 3: GRPO by TRL on contrastive prompts that are rebuilt from the archive at every step.
 
-Each group shows two earlier programs of its task with their scores, drawn anew from the archive as it is by then,
-this run's own answers among them. Rewards are smoothed (paper: clip((r - mu) / sigma, -k, k)) before TRL takes the
+Each group's prompt shows earlier programs of its task with their scores. They are drawn anew from the current archive,
+which includes this run's answers. Rewards are smoothed (paper: clip((r - mu) / sigma, -k, k)) before TRL takes the
 group's advantages.
 """
 
@@ -37,11 +37,11 @@ Prompt = str | list[dict[str, str]]
 
 
 PADDED_TO = 512
-"""Prompts are padded to a multiple of so many tokens where steps are compiled."""
+"""Prompts are padded to a multiple of this many tokens if steps are compiled."""
 
 
 class ContrastTrainer(GRPOTrainer):
-    """TRL's GRPOTrainer, with prompts that are written when they are needed."""
+    """TRL's GRPOTrainer with prompts that are written at each generation."""
 
     def __init__(
         self, *, write_prompt: Callable[[str, int], Prompt], meter: Meter | None = None, **kwargs: Any
@@ -50,7 +50,7 @@ class ContrastTrainer(GRPOTrainer):
 
         Args:
             write_prompt: Makes the prompt from a task's id and the number of the step.
-            meter: Counts the time that answers take.
+            meter: Counts the time of generation.
             **kwargs: Arguments of GRPOTrainer. The dataset's rows name a `task`; their `prompt` is a placeholder.
         """
         super().__init__(**kwargs)
@@ -58,9 +58,9 @@ class ContrastTrainer(GRPOTrainer):
         self._meter = meter or Meter()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Write one prompt for each task of the batch, then do as TRL does.
+        """Write one prompt for each task of the batch, then call TRL's method.
 
-        The method is private to TRL (pinned below 1.17), like the next; tests/agent/test_trl_contract.py holds what is
+        This method and the next are private to TRL (pinned below 1.17); tests/agent/test_trl_contract.py checks what is
         used of them.
         """
         tasks = dict.fromkeys(row["task"] for row in inputs)
@@ -75,16 +75,16 @@ class ContrastTrainer(GRPOTrainer):
 
 
 def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
-    """Train a model by contrast and leave the result in `folder / "model"`.
+    """Train a model by contrast, and save it to `folder / "model"`.
 
     Args:
-        session: The run; its archive stands where the checkpoint has it.
+        session: The run; its archive is at the checkpoint's position.
         checkpoint: Where to resume an interrupted stage.
         model: The model to begin with.
         folder: Folder of the stage.
 
     Raises:
-        ConfigError: TRL does not take the settings, or they do not resume exactly.
+        ConfigError: TRL rejects the settings, or they do not resume exactly.
     """
     from datasets import Dataset
 
@@ -114,7 +114,7 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
             callbacks=[Keeper(session, "contrast", tick, extra, every=steps_between(config))],
         )
         if settings.policy.batching == "compiled":
-            trainer.generation_config.disable_compile = False  # which TRL forbids
+            trainer.generation_config.disable_compile = False  # TRL sets True
         if config.mask_truncated_completions:
             scorer.ends = frozenset(trainer.eos_token_ids)
         finish(session, trainer, checkpoint, folder / "model", "contrast")
@@ -123,8 +123,8 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
 def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOConfig:
     """Return TRL's arguments for stage 3.
 
-    TRL subtracts each group's mean from the rewards. With `scale_rewards = "none"` it divides by nothing, so the scale
-    of the smoothing and its clip reach the advantages; dividing by the group's deviation would undo both. The arm
+    TRL subtracts each group's mean from the rewards. With `scale_rewards = "none"` it does not divide, so the scale and
+    the clip of the smoothing reach the advantages; dividing by the group's standard deviation would undo both. The arm
     `vanilla` has no smoothing and divides.
 
     Args:
@@ -133,7 +133,7 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
         use_cpu: Stay on the CPU.
 
     Raises:
-        ConfigError: TRL does not take the settings, or they do not resume exactly.
+        ConfigError: TRL rejects the settings, or they do not resume exactly.
     """
     contrast = settings.contrast
     if "scale_rewards" in contrast.trl:
@@ -141,7 +141,7 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
             "remove scale_rewards from [contrast.trl]: the arm decides it ('group' for vanilla, 'none' for the others)"
         )
     policy = settings.policy
-    # A cache has the length of prompt and completion: of few lengths, what is compiled serves for all.
+    # The cache is as long as prompt and completion; padding leaves few lengths to compile for.
     one_size = {"cache_implementation": "static", "pad_to_multiple_of": PADDED_TO}
     table = {
         "scale_rewards": "group" if contrast.arm == "vanilla" else "none",
@@ -165,14 +165,14 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
 def prompt_writer(
     session: Session, model: str | Path, drawn: list[Drawn], *, chat: bool
 ) -> Callable[[str, int], Prompt]:
-    """Return what writes the contrastive prompt of a task at a step.
+    """Return a function that writes the contrastive prompt of a task at a step.
 
-    The draw of exemplars depends on seed, step, task and archive alone, so a resumed run draws the same.
+    The draw of exemplars depends only on seed, step, task and archive, so a resumed run draws the same.
 
     Args:
         session: The run.
         model: The model that answers.
-        drawn: Receives what each prompt shows.
+        drawn: Receives the exemplars of each prompt.
         chat: Whether the model takes conversations.
     """
     settings = session.settings
@@ -197,7 +197,7 @@ def prompt_writer(
 
 
 def task_order(tasks: Sequence[Task], config: GRPOConfig, *, seed: int) -> list[str]:
-    """Return the task of each group, for all steps: pass after pass over all tasks, each in a new order."""
+    """Return the task of each group, for all steps: repeated passes over all tasks, each in a new order."""
     assert config.generation_batch_size is not None
     assert config.num_generations is not None
     assert config.steps_per_generation is not None
@@ -215,7 +215,8 @@ def check_steps(config: GRPOConfig) -> None:
     """Check that every checkpoint falls between two generation batches.
 
     Raises:
-        ConfigError: One would not: a checkpoint holds no generated answers, so it could not be resumed exactly.
+        ConfigError: One would not, and could not be resumed exactly, because it holds no generated answers; or there
+            are several processes.
     """
     if config.save_steps % steps_between(config):
         raise ConfigError(
@@ -230,7 +231,7 @@ def check_steps(config: GRPOConfig) -> None:
 
 
 def steps_between(config: GRPOConfig) -> int:
-    """Return after how many steps the answers of a generation batch are used up; a checkpoint holds none."""
+    """Return the number of steps after which a generation batch is used up, so that a checkpoint needs no answers."""
     assert config.steps_per_generation is not None
     generation = config.steps_per_generation * config.num_iterations
     return generation // math.gcd(generation, config.gradient_accumulation_steps)

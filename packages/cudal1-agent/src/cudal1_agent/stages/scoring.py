@@ -1,4 +1,4 @@
-"""What TRL is told of stage 3's answers: their verdicts as smoothed rewards, and a record of each batch."""
+"""The reward function of stage 3: verdicts as smoothed rewards, and a record of each batch."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.run.session import Session
 
 TRUNCATED = "TRUNCATED"
-"""Outcome of an answer that ran into the length limit: it is neither judged nor learnt from."""
+"""Outcome of an answer that reached the length limit: it is neither judged nor learnt from."""
 NO_SECTIONS = "NO_SECTIONS"
 """Outcome of an answer that lacks one of the three sections: a failure that is not judged."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a prompt of stage 3 shows."""
+    """The exemplars in a prompt of stage 3."""
 
     task: str
     """Task id."""
     programs: tuple[str, ...]
     """SHA-256 of each exemplar in the prompt."""
     wanted: int
-    """Exemplars that it was to show."""
+    """Number of exemplars requested."""
     buckets: int
-    """Score buckets that the task's programs fill."""
+    """Number of score buckets that the task's programs fill."""
 
     @property
     def shown(self) -> int:
@@ -43,31 +43,31 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one answer."""
+    """The outcome of one answer."""
 
     name: str
     """The verdict's status, `TRUNCATED` or `NO_SECTIONS`."""
     reward: float | None
-    """None for what is not learnt from."""
+    """None if the answer is not learnt from."""
     evaluation: Evaluation | None = None
-    """The verdict; None where there is none."""
+    """The verdict; None if the answer was not judged."""
 
 
 @dataclass
 class Scorer:
-    """TRL's reward function: judge the answers, smooth their rewards. Its state belongs in the checkpoint."""
+    """TRL's reward function: judges answers and smooths rewards. Checkpoints hold the state of its smoother."""
 
     session: Session
     smoother: RewardSmoother
     generations: int
     """Answers in a group."""
     drawn: list[Drawn] = field(default_factory=list[Drawn])
-    """What the prompts of the batch under way show."""
+    """The exemplars in the prompts of the current batch."""
     ends: frozenset[int] = frozenset()
-    """Tokens that end an answer; without one, its answer was truncated. Empty: none counts as truncated."""
+    """Tokens that end an answer; an answer without one was truncated. If empty, none counts as truncated."""
     tasks: Mapping[str, Task] = field(init=False)
     __name__: str = field(init=False, default="smoothed")
-    """What TRL calls the reward in its log."""
+    """Name of the reward in TRL's log."""
 
     def __post_init__(self) -> None:
         """Index the tasks."""
@@ -82,7 +82,7 @@ class Scorer:
         log_metric: Callable[[str, float], None],
         **_: Any,
     ) -> list[float | None]:
-        """Return one reward for each completion, None for what is not learnt from."""
+        """Return one reward for each completion, None for those that are not learnt from."""
         self.session.meter.count("generated_tokens", sum(map(len, completion_ids)))
         outcomes = self.outcomes(task, [text_of(completion) for completion in completions], completion_ids)
         raw = [outcome.reward for outcome in outcomes if outcome.reward is not None]
@@ -127,7 +127,7 @@ class Scorer:
     def outcomes(
         self, task: Sequence[str], answers: Sequence[str], completion_ids: Sequence[Sequence[int]]
     ) -> list[Outcome]:
-        """Judge the answers that are whole and have the three sections; the others cost no verdict."""
+        """Return the outcome of each answer; only complete answers with the three sections are judged."""
         rule = self.session.settings.contrast.reward
         found: dict[int, Outcome] = {}
         judged: list[int] = []
@@ -146,7 +146,7 @@ class Scorer:
 
 
 def alike(group: Sequence[Outcome]) -> bool:
-    """Whether the answers of a group differ neither in outcome nor beyond the intervals of their speedups."""
+    """Return whether the answers of a group have one outcome and speedup intervals that overlap."""
     if len({outcome.name for outcome in group}) > 1:
         return False
     speedups = [one.evaluation.speedup for one in group if one.evaluation is not None and one.evaluation.correct]

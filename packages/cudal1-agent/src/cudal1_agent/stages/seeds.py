@@ -1,4 +1,4 @@
-"""Before stage 3: known programs of the training tasks are measured, so that its first prompts have exemplars."""
+"""Seeding before stage 3: measure known programs of the training tasks, so that the first prompts have exemplars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudal1_agent.run.session import Session
 
 
 def seed(session: Session, _: Checkpoint | None) -> None:
-    """Measure known programs until each training task has enough of them in enough score buckets.
+    """Measure known programs until each training task has enough of them in enough score buckets, or none is left.
 
     Args:
         session: The run.

@@ -1,6 +1,6 @@
 """Stage 2: self-training on sampled answers that were judged correct; speed is ignored.
 
-REINFORCE with a reward of 1 or 0 and no baseline (paper, section on self-training): a failure teaches nothing.
+REINFORCE with a reward of 1 or 0 and no baseline (paper, section on self-training), so failures are not learnt from.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
 
 
 def chosen(correct: Sequence[Pair], most: int, references: Mapping[str, str]) -> list[Pair]:
-    """Return which correct answers are learnt: whole ones, no copy of a reference, each program of a task once.
+    """Return the correct answers that are learnt: complete, not copies of a reference, each program of a task once.
 
-    A copy is always correct, so a model that learns its own copies ends up with nothing else. No task has more than
-    `most`: one that is solved again and again would fill the lesson.
+    A copy is always correct, so a model that learns its copies ends up writing nothing else. The limit `most` keeps
+    tasks that are solved often from dominating the training.
 
     Args:
         correct: Pairs of all tasks.
@@ -103,7 +103,7 @@ def chosen(correct: Sequence[Pair], most: int, references: Mapping[str, str]) ->
 
 
 def normalized(source: str) -> str:
-    """Return a program without comments, in one layout; as it is where it is no Python.
+    """Return a program without comments, in one layout; unchanged if it is not Python.
 
     >>> normalized("x = (1)  # one") == normalized("x=1")
     True
@@ -115,7 +115,7 @@ def normalized(source: str) -> str:
 
 
 def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path, iteration: int) -> None:
-    """Train on what `collect` kept and leave the result in `folder / "model"`.
+    """Train on what `collect` kept, and save the model to `folder / "model"`.
 
     Args:
         session: The run.
@@ -135,7 +135,7 @@ def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path,
 
 
 def repeated(pairs: Sequence[Pair], count: int, *, seed: int) -> list[Pair]:
-    """Return `count` pairs: pass after pass over all of them, each in a new order."""
+    """Return `count` pairs in repeated passes over all of them, each in a new order."""
     rng = np.random.default_rng([seed, 4])
     result: list[Pair] = []
     while len(result) < count:
@@ -144,7 +144,7 @@ def repeated(pairs: Sequence[Pair], count: int, *, seed: int) -> list[Pair]:
 
 
 def copy_model(model: str | Path, folder: Path) -> None:
-    """Save a model under another folder as it is."""
+    """Save an unchanged model to another folder."""
     from transformers import AutoModelForCausalLM
 
     from cudal1_agent.policies.transformers import load_tokenizer

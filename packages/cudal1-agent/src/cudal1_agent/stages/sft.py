@@ -28,7 +28,7 @@ from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
-    """Train a model on the variants, or on a corpus, and leave the result in `folder / "model"`.
+    """Train a model on the variants, a corpus or a stream, and save it to `folder / "model"`.
 
     Args:
         session: The run.
@@ -38,7 +38,7 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
 
     Raises:
         CorpusError: There is nothing to learn from.
-        ConfigError: TRL does not take the settings.
+        ConfigError: TRL rejects the settings.
     """
     settings = session.settings
     if settings.sft.stream is not None:
@@ -55,25 +55,25 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
             seed=settings.seed,
         )
     else:
-        # A checkpoint's metrics hold the line on the corpus already.
+        # With a checkpoint, the metrics have the line on the corpus already.
         pairs = corpus_pairs(session, session.selection, model, recorded=checkpoint is not None)
     supervise(session, "sft", model, pairs, settings.sft.trl, folder, checkpoint)
 
 
 def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path, *, recorded: bool) -> list[Pair]:
-    """Return as many pairs from a corpus as stage 1 trains on, none of them longer than what TRL cuts to.
+    """Return as many pairs from a corpus as stage 1 trains on, none longer than the length that TRL truncates to.
 
     Args:
         session: The run.
         selection: The pairs that may be learnt.
-        model: The model that will learn it, for its tokenizer.
+        model: The model to train, for its tokenizer.
         recorded: Whether the metrics already have the `corpus` line.
 
     Raises:
         CorpusError: No program is short enough.
     """
     settings, tokenizer, prompts = session.settings, load_tokenizer(model), session.prompts(model)
-    longest = settings.sft.trl.get("max_length", 1024)  # TRL's default; None cuts nothing
+    longest = settings.sft.trl.get("max_length", 1024)  # TRL's default; None is no limit
 
     def short(prompt: str, answer: str) -> bool:
         return longest is None or tokens_of(tokenizer, prompt, answer, settings.policy.chat) <= longest
@@ -109,7 +109,7 @@ def pairs_of(table: Mapping[str, Any]) -> int:
 
 
 def batch_of(table: Mapping[str, Any]) -> int:
-    """Return how many pairs a trl table takes at a time."""
+    """Return the batch size of a trl table, in pairs."""
     return int(table.get("per_device_train_batch_size", 8))
 
 
@@ -122,14 +122,14 @@ def supervise(
     folder: Path,
     checkpoint: Checkpoint | None,
 ) -> None:
-    """Train a model on pairs with TRL's SFTTrainer, each pair once, and leave the result in `folder / "model"`.
+    """Train a model on pairs with TRL's SFTTrainer, each pair once, and save it to `folder / "model"`.
 
-    The pairs are laid out for all steps beforehand and read in order: a checkpoint needs no more than its step
-    to resume with the same data.
+    The pairs of all steps are fixed beforehand and read in order, so a checkpoint needs only its step to resume with
+    the same data.
 
     Args:
         session: The run.
-        stage: What the metrics call it.
+        stage: Name of the stage in the metrics.
         model: The model to begin with.
         pairs: As many as `pairs_of(table)`.
         table: Settings of TRL's SFTConfig.
@@ -137,7 +137,7 @@ def supervise(
         checkpoint: Where to resume.
 
     Raises:
-        ConfigError: TRL does not take the settings.
+        ConfigError: TRL rejects the settings.
     """
     from datasets import Dataset
 
@@ -163,18 +163,18 @@ def supervise(
 def supervise_stream(
     session: Session, text: str, model: str | Path, folder: Path, checkpoint: Checkpoint | None
 ) -> None:
-    """Train a model on a stream of generated pairs, and leave the result in `folder / "model"`.
+    """Train a model on a stream of generated pairs, and save it to `folder / "model"`.
 
     Args:
         session: The run.
-        text: Which stream.
+        text: The stream, such as `generated?seed=0`.
         model: The model to begin with.
         folder: Folder of the stage.
         checkpoint: Where to resume; it holds the place in the stream.
 
     Raises:
         CorpusError: The stream yields nothing.
-        ConfigError: TRL does not take the settings.
+        ConfigError: TRL rejects the settings.
     """
     from datasets import Features, IterableDataset, List, Value
 
@@ -187,7 +187,7 @@ def supervise_stream(
             tokenizer,
             chat=settings.policy.chat,
             max_prompt=prompts.limit,
-            max_length=table.get("max_length", 1024),  # TRL's default; None cuts nothing
+            max_length=table.get("max_length", 1024),  # TRL's default; None is no limit
         ),
         batch_of(table),
         free_cores() if settings.sft.workers is None else settings.sft.workers,
@@ -226,8 +226,8 @@ def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style,
     """Return the stream that stage 1 of a run learns from.
 
     Raises:
-        ConfigError: The text names no stream.
-        DataError: A family or an option is none.
+        ConfigError: The text does not name a stream.
+        DataError: A family or an option is unknown.
     """
     return make_stream(
         text,

@@ -1,4 +1,4 @@
-"""Stage 1 on a stream: tokens in batches of like length, made while the model trains, resumed at their place."""
+"""Stage 1 on a stream: tokens in batches of similar length, made while the model trains, resumed at their place."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BATCHES = 32
-"""Batches whose examples are sorted by length together: a block. The more, the less padding and the less chance."""
+"""Batches in a block, whose examples are sorted by length together. More means less padding and less randomness."""
 
 LONG = 256
-"""Examples that are too long before the first block is full, after which a stream is given up."""
+"""A stream is rejected if its first examples, this many, are all too long."""
 
 Row = dict[str, list[int]]
-"""One example as TRL's collator takes it: `input_ids`, and `labels` with -100 where nothing is to be learnt."""
+"""One example for TRL's collator: `input_ids`, and `labels` with -100 for tokens without loss."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One example of a stream as it is trained on."""
+    """One tokenised example of a stream."""
 
     row: Row | None
-    """None where it is too long even without exemplars."""
+    """None if it is too long even without exemplars."""
     skeleton: str
     """The skeleton of its program."""
 
 
 class StreamState(Place):
-    """Where a stream is to be resumed: the beginning of a block, and what of it was used."""
+    """Where to resume a stream: the beginning of a block, and how much of it was used."""
 
     block: int = 0
     """Number of the block that begins at this place."""
@@ -47,11 +47,11 @@ class StreamState(Place):
 
 @dataclass
 class Batches:
-    """The rows of a stream in batches of like length."""
+    """The rows of a stream in batches of similar length."""
 
     stream: Stream
     encode: Callable[[Pair], Row | None]
-    """Makes the row of a pair, None where it is too long."""
+    """Makes the row of a pair, None if it is too long."""
     batch: int
     """Rows in a batch."""
     workers: int
@@ -61,20 +61,20 @@ class Batches:
     learnt: Callable[[str], None] = lambda _: None
     """Receives the skeleton of each program that is to be learnt."""
     places: dict[int, Place] = field(default_factory=dict[int, Place])
-    """Where each block begins that is known so far."""
+    """Where each block so far begins."""
     kept: int = 0
     """Examples that were not too long."""
     dropped: int = 0
     """Examples that were too long even without exemplars."""
 
     def state(self, rows: int) -> StreamState:
-        """Return where to resume after so many rows of the whole stage."""
+        """Return where to resume after a number of rows of the whole stage."""
         block, used = divmod(rows, self.batch * BATCHES)
         place = self.places[block]
         return StreamState(task=place.task, pair=place.pair, block=block, used=used)
 
     def __call__(self) -> Iterator[Row]:
-        """Yield the rows in the order in which they are trained on."""
+        """Yield the rows in the order of training."""
         number, skip = self.start.block, self.start.used
         self.places[number] = Place(task=self.start.task, pair=self.start.pair)
         block: list[Row] = []
@@ -98,7 +98,7 @@ class Batches:
             )
 
     def _ordered(self, block: list[Row], number: int) -> list[Row]:
-        """Return the rows of a block: batches of like length, in an order drawn from the stream's seed."""
+        """Return the rows of a block: batches of similar length, in an order drawn from the stream's seed."""
         ranked = sorted(block, key=lambda row: len(row["input_ids"]))
         parts = [ranked[start : start + self.batch] for start in range(0, len(ranked), self.batch)]
         order = np.random.default_rng([self.stream.seed, 9, number]).permutation(len(parts))
@@ -107,7 +107,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Makes a row of a pair: the tokens that TRL's SFTTrainer makes, with loss on the answer alone."""
+    """Converter from a pair to a row: the tokens of TRL's SFTTrainer, with loss only on the answer."""
 
     tokenizer: PreTrainedTokenizerBase
     """The model's tokenizer."""
@@ -116,10 +116,10 @@ class Encoder:
     max_prompt: int
     """Longest prompt in tokens."""
     max_length: int | None
-    """Longest example in tokens; None cuts nothing off."""
+    """Longest example in tokens; None is no limit."""
 
     def __call__(self, pair: Pair) -> Row | None:
-        """Return the row, None where prompt or example is too long."""
+        """Return the row, None if prompt or example is too long."""
         tokenizer = self.tokenizer
         if tokenizer.chat_template is None:
             given = self._ids(pair.prompt, special=True)
@@ -141,7 +141,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Encodes the first choice of an example that is short enough, in the process that rendered it."""
+    """Encoder of an example's first choice that is short enough, in the process that rendered it."""
 
     encode: Callable[[Pair], Row | None]
 
@@ -151,7 +151,7 @@ class _Encoding:
 
 
 def common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many tokens two texts begin with together.
+    """Return the length of the common prefix of two texts, in tokens.
 
     >>> common([1, 2, 3], [1, 2, 4, 5])
     2

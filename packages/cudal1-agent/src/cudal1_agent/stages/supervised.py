@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer without a mask over padding, which also says how much of what it computes is padding."""
+"""TRL's SFTTrainer without a mask over padding, and with the share of padding in its log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 
 class SupervisedTrainer(SFTTrainer):
-    """TRL's SFTTrainer with `padding_share` in its log: padding over all places of the batches since the last line.
+    """TRL's SFTTrainer with `padding_share` in its log: padding over all tokens of the batches since the last line.
 
-    The model gets no mask. Padding lies behind the text, where a causal model's tokens do not look, and nothing is
-    learnt there. With a mask, attention in PyTorch cannot take its fastest kernel.
+    The model gets no attention mask. Padding comes after the text, where a causal model does not attend, and has no
+    loss. With a mask, attention in PyTorch cannot use its fastest kernel.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -24,10 +24,10 @@ class SupervisedTrainer(SFTTrainer):
         self._places = 0
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute the loss as TRL does, and count."""
+        """Compute the loss as TRL does, and count tokens."""
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
         tokens = torch.as_tensor(ids.numel(), device=ids.device) if mask is None else mask.sum()
-        # Left on the device: reading it here would make each step wait.
+        # Kept on the device: reading it here would make each step wait.
         self._tokens = tokens + self._tokens
         self._places += ids.numel()
         return super().compute_loss(model, inputs, *args, **kwargs)

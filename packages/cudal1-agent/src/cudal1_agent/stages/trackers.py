@@ -1,7 +1,7 @@
-"""Trackers: TensorBoard, W&B and trackio beside the run's own metrics, through the callbacks of transformers.
+"""Trackers: TensorBoard, W&B and trackio in addition to the run's metrics, through the callbacks of transformers.
 
-They are what `report_to` of TRL's arguments adds. Here each is wrapped, so that a tracker that fails is dropped with a
-sentence and the run goes on: a metric that is not shown elsewhere is still in the run directory.
+`report_to` of TRL's arguments adds the same callbacks. Here each is wrapped: a tracker that fails is dropped with a
+message, and the run continues, because the run directory has all metrics.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 TRACKERS = "trackers"
-"""In the run directory: what trackers write to files, in a folder for each of them and each stage."""
+"""Folder of the run directory for files of trackers, with a folder for each tracker and stage."""
 
 
 def check_trackers(names: tuple[Tracker, ...]) -> None:
     """Check that trackers are installed.
 
     Raises:
-        ConfigError: One is not.
+        ConfigError: A tracker is not installed.
     """
     for name in names:
         if find_spec(name) is None:
@@ -35,14 +35,14 @@ def check_trackers(names: tuple[Tracker, ...]) -> None:
 def add_trackers(
     trainer: Trainer, names: tuple[Tracker, ...], run: Path, stage: str, tell: Callable[[str], None]
 ) -> None:
-    """Let trackers hear what a trainer logs.
+    """Send a trainer's log to trackers.
 
     Args:
         trainer: The trainer, before it trains.
         names: The trackers.
         run: The run directory.
-        stage: What the stage is called in them.
-        tell: Receives a sentence when one fails.
+        stage: Name of the stage in the trackers.
+        tell: Receives a message when a tracker fails.
     """
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
@@ -53,7 +53,7 @@ def add_trackers(
         def made(name: Tracker = name, kind: type = kind) -> Any:
             tracker = kind()
             if name == "tensorboard":
-                # Its own place is among the checkpoints, which a finished stage removes.
+                # The default folder is among the checkpoints, which a finished stage removes.
                 tracker.logging_dir = str(run / TRACKERS / name / stage)
             return tracker
 
@@ -61,15 +61,15 @@ def add_trackers(
 
 
 class Guarded:
-    """A callback that is dropped when it fails for the first time."""
+    """A callback that is dropped at its first failure."""
 
     def __init__(self, name: str, made: Callable[[], Any], tell: Callable[[str], None]) -> None:
-        """Make it.
+        """Wrap a callback.
 
         Args:
-            name: What it is called.
-            made: Makes the callback, when the first event comes.
-            tell: Receives a sentence when it fails.
+            name: Name of the tracker.
+            made: Makes the callback, at the first event.
+            tell: Receives a message when it fails.
         """
         self._name = name
         self._made = made
@@ -78,7 +78,7 @@ class Guarded:
         self._failed = False
 
     def __getattr__(self, event: str) -> Callable[..., Any]:
-        """Return what handles an event of the trainer."""
+        """Return the handler of an event of the trainer."""
 
         def handle(*args: Any, **kwargs: Any) -> Any:
             if self._failed:
@@ -90,7 +90,7 @@ class Guarded:
             except Exception as error:  # noqa: BLE001 - a tracker never stops a run
                 self._failed = True
                 self._tell(
-                    f"{self._name} failed ({type(error).__name__}: {error}); the run goes on without it, and its "
+                    f"{self._name} failed ({type(error).__name__}: {error}); the run continues without it, and its "
                     "metrics are in the run directory"
                 )
                 return None

@@ -44,10 +44,10 @@ OURS = frozenset(
         "remove_unused_columns",
     }
 )
-"""Settings of TRL on which exact resumption rests; a config file may not set them."""
+"""Settings of TRL that exact resumption depends on; a config file may not set them."""
 
 _UNSTABLE = re.compile(r"epoch|num_tokens|step_time|runtime|per_second|flos")
-"""What TRL logs that a resumed run would log otherwise, or that the step says already."""
+"""Names in TRL's log whose values differ in a resumed run, or repeat the step."""
 
 
 def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, seed: int, use_cpu: bool) -> Config:
@@ -61,7 +61,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         use_cpu: Stay on the CPU.
 
     Raises:
-        ConfigError: TRL does not know a name, does not take a value, or the name is not the table's to set.
+        ConfigError: TRL does not know a name or rejects a value, or cudal1 sets the name itself.
     """
     if taken := sorted(OURS & table.keys()):
         raise ConfigError(
@@ -88,7 +88,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         "output_dir": str(folder),
         "seed": seed,
         "save_strategy": "steps",
-        # Two: the older one is there until the newer one has its mark.
+        # Two: the older one is kept until the newer one has its mark.
         "save_total_limit": 2,
     }
     try:
@@ -104,7 +104,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
 
 
 class Keeper(TrainerCallback):
-    """Trainer callback: writes TRL's log into the metrics, and the position of metrics and archive into checkpoints."""
+    """Trainer callback: writes TRL's log into the metrics, and positions of metrics and archive into checkpoints."""
 
     def __init__(
         self, session: Session, stage: str, tick: Tick, extra: Callable[[], Record] = dict, *, every: int = 1
@@ -113,10 +113,10 @@ class Keeper(TrainerCallback):
 
         Args:
             session: The run.
-            stage: What the lines are called.
-            tick: Receives the step.
+            stage: Name of the stage in the metrics.
+            tick: Receives the step and the number of steps.
             extra: State of the stage that a resume from a checkpoint needs.
-            every: A checkpoint may stand after each multiple of so many steps.
+            every: Checkpoints are possible only at multiples of this many steps.
         """
         self._folder = session.folder
         self._deadline = session.deadline
@@ -129,7 +129,7 @@ class Keeper(TrainerCallback):
         self._extra = extra
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count, and move the bar."""
+        """Count, move the bar, and request a checkpoint if the time limit is reached."""
         self._meter.count("updates", 1)
         self._meter.count("examples", args.per_device_train_batch_size * args.gradient_accumulation_steps)
         self._tick(state.global_step, state.max_steps)
@@ -137,7 +137,7 @@ class Keeper(TrainerCallback):
             control.should_save = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write a line of metrics for a step; what TRL says at the end is no step."""
+        """Write the metrics of a step; TRL's summary at the end is left out."""
         logs: Mapping[str, Any] = kwargs["logs"]
         if "loss" not in logs:
             return
@@ -148,7 +148,7 @@ class Keeper(TrainerCallback):
         }
         place = {"stage": self._stage, "step": state.global_step}
         self._folder.metrics.append({"event": "step", **place, **values})
-        # TRL counts tokens from the beginning of the stage, or of what was resumed.
+        # TRL counts tokens from the beginning of the stage, or from where it was resumed.
         tokens = float(logs.get("num_tokens", self._tokens))
         self._meter.count("trained_tokens", round(max(tokens - self._tokens, 0.0)))
         self._tokens = tokens
@@ -157,7 +157,7 @@ class Keeper(TrainerCallback):
         self._reading = reading
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Complete a checkpoint."""
+        """Complete a checkpoint, and stop if the time limit is reached."""
         assert args.output_dir is not None
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_aside(checkpoint / STATE, self._folder.position_now(self._extra()).model_dump_json())
@@ -165,19 +165,19 @@ class Keeper(TrainerCallback):
 
 
 def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path, stage: str) -> None:
-    """Train to the end, from a checkpoint where there is one, and put the model in its place.
+    """Train to the end, from a checkpoint if there is one, and save the model.
 
     Args:
         session: The run.
         trainer: The trainer.
         checkpoint: Where to resume.
         model: Folder for the trained model.
-        stage: The stage; trackers call it so, with the name of the model's folder where that is another.
+        stage: Name of the stage; for trackers, the name of the model's parent folder is appended if it differs.
     """
     home = model.parent.name
     label = stage if home == stage else f"{stage}.{home}"
     add_trackers(trainer, session.settings.report_to, session.folder.path, label, session.progress.line)
-    # It prints what it logs to standard output, which is for results.
+    # It prints the log to standard output, which is for results.
     trainer.remove_callback(PrinterCallback)
     with session.meter.part("learning"):
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
@@ -194,10 +194,10 @@ def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, mo
 
 
 def lora_of(peft: Mapping[str, Any]) -> LoraConfig | None:
-    """Return the adapters that a run trains, None where it trains all weights.
+    """Return the adapters that a run trains, None if it trains all weights.
 
     Raises:
-        ConfigError: peft does not take the table.
+        ConfigError: peft rejects the table.
     """
     from peft import LoraConfig
 
