@@ -25,7 +25,7 @@ _TRANSCENDENTAL = frozenset(
         *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh"),
         *("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "pow"),
         *("rsqrt", "silu", "gelu", "mish", "softplus", "elu", "selu", "log_sigmoid_forward", "_softmax"),
-        *("_log_softmax"),
+        "_log_softmax",
     ]
 )
 """Operators that compute an exponential, a logarithm or the like for each element."""
