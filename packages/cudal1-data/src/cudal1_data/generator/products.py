@@ -1,4 +1,4 @@
-"""Matrix products, scaled so that their values are of ordinary size."""
+"""Matrix products, scaled to values of ordinary size."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, 
     Args:
         program: The task.
         draw: Choices.
-        value: The factor, its last dimension `width`.
+        value: The factor, with last dimension `width`.
         width: Constant with the number of terms.
         out: Constant with the number of results.
-        bias: Whether a bias is added; drawn by default.
+        bias: Whether to add a bias; drawn by default.
     """
     bias = draw.chance(0.5) if bias is None else bias
     dims = (*value.dims[:-1], out)
@@ -53,9 +53,9 @@ def matmul(
         left: First factor.
         right: Second factor.
         dims: The result's shape.
-        width: Number of terms, as it stands in the program.
-        text: How the product is written, with `{0}` and `{1}` for the factors.
-        detail: What the structure shows in addition to the name.
+        width: Number of terms, as an expression of the program.
+        text: Text of the product, with `{0}` and `{1}` for the factors.
+        detail: Addition to the operator's name in the structure.
     """
     if not grid.mixes(left.grid, right.grid):
         raise UnsuitableError("sums of these products say too little")
