@@ -70,19 +70,19 @@ def matmul(
 
 
 def sides_of(program: Program, draw: Draw, names: tuple[str, str, str], products: float = 1.0) -> None:
-    """Set rows, terms and columns of a product that takes as long as a call should.
+    """Set rows, terms and columns of a product to reach a call's target time.
 
     Args:
-        program: The task, its pointwise work counted already, with its outputs.
+        program: The task with its outputs and counted pointwise work.
         draw: Choices.
         names: Constants for rows, terms and columns.
-        products: How many products of these sizes the program makes.
+        products: Number of products of these sizes.
     """
     work = target_ns(draw, program) * program.flops_per_ns / (2.0 * products)
     edge = work ** (1 / 3)
     terms = near(draw, edge * (0.5 + draw.real()))
     columns = near(draw, edge * (0.5 + draw.real()))
-    # A result element costs its terms, and the pointwise work behind it.
+    # A result element costs its terms and the pointwise work after it.
     share = terms / (terms + program.cost_ns * program.flops_per_ns / (2.0 * products))
     wide, out = hidden(draw, 8192), hidden(draw, 14336)
     rows = gpu_rows(draw, program, 2.0 * products * wide * out, max(wide, out))

@@ -1,4 +1,4 @@
-"""Normalisations of what a chain makes of the inputs, with an activation behind them."""
+"""Normalisations between chains of pointwise operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_data.generator.values import Value, combine, invariant, usual
 
 
 def norm(program: Program, draw: Draw) -> None:
-    """Write a chain, a normalisation with or without a scale, and a chain with gates or residuals."""
+    """Write a chain, a normalisation, and a chain with gates or residuals."""
     form = draw.one(("layer", "rms", "standard", "peak", "length", "columns", "group", "instance"))
     if form in ("group", "instance"):
         _maps(program, draw, form)
@@ -35,7 +35,7 @@ def norm(program: Program, draw: Draw) -> None:
 
 
 def _maps(program: Program, draw: Draw, form: str) -> None:
-    """Group and instance normalisation of feature maps."""
+    """Write a group or instance normalisation of feature maps."""
     dims = ("BATCH", "CHANNELS", "LENGTH")
     x = program.input("x", dims, kind="uneven", layout=program.layout())
     before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"), full="uneven")
@@ -77,11 +77,11 @@ def _checked(sample: Grid | None) -> Grid:
 _LONGER = 2.5
 """Largest of thousands of normal values, over the largest of eight."""
 EPS = 1e-5
-"""What PyTorch's layers add to a variance, and written ones here to a variance, mean square or spread."""
+"""Epsilon that PyTorch's layers add to a variance, and generated ones to a mean square or standard deviation."""
 
 
 def standard(line: Samples) -> Samples:
-    """What a layer or instance normalisation makes of one line."""
+    """Return one line after a layer or instance normalisation."""
     middle, size = mean(line), (variance(line) + EPS) ** 0.5
     return [(value - middle) / size for value in line]
 
