@@ -25,7 +25,7 @@ class _Window:
     cost_ns: float
     smooth: bool = True
     reach: int = 1
-    """Samples before and after that a window of the grid includes."""
+    """Samples before and after in a window of the grid: the largest of nine is hardly ever negative."""
 
 
 _KEEPING = {

@@ -1,4 +1,4 @@
-"""How PyTorch stores what it computes from tensors of several dtypes, and numbers."""
+"""PyTorch's type promotion for tensors and numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ALIASES = {"float": "float32", "half": "float16", "long": "int64"}
 
 
 def named(name: str) -> str:
-    """Return the one name of a dtype that has several: `torch.half` is `torch.float16`."""
+    """Return the canonical name of a dtype: `torch.half` is `torch.float16`."""
     return _ALIASES.get(name, name)
 
 
 def asked(value: Value) -> str:
-    """Return the dtype that a program asks for.
+    """Return the dtype that a program requests.
 
     Raises:
-        UnsuitableError: It is none of those that are known.
+        UnsuitableError: The dtype is not supported.
     """
     if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
         asked = value.text if isinstance(value, Symbol) else repr(value)
@@ -31,7 +31,7 @@ def asked(value: Value) -> str:
 
 
 def of_layer(value: Value) -> str:
-    """Return the dtype of a layer's parameters, given its argument `dtype`; empty where they are no floats."""
+    """Return the dtype of a layer's parameters from its argument `dtype`; empty if it is not supported."""
     if value is None:
         return "float32"
     return value.dtype if isinstance(value, Symbol) and value.dtype in _FLOATS else ""
@@ -41,7 +41,7 @@ def promoted(*operands: Value) -> str:
     """Return the dtype of a sum, a product or a choice of tensors and numbers.
 
     Raises:
-        UnsuitableError: It is not known.
+        UnsuitableError: The dtype is unknown.
     """
     tensors = [one for one in operands if isinstance(one, Node)]
     numbers = [one for one in operands if not isinstance(one, Node)]
@@ -65,17 +65,17 @@ def divided(*operands: Value) -> str:
     """Return the dtype of a quotient.
 
     Raises:
-        UnsuitableError: It is not known.
+        UnsuitableError: The dtype is unknown.
     """
     kind = promoted(*operands)
     return kind if kind in _FLOATS else "float32"
 
 
 def common(tensors: Iterable[Node]) -> str:
-    """Return the dtype of tensors that PyTorch takes in one dtype only.
+    """Return the common dtype of tensors, float32 for none.
 
     Raises:
-        UnsuitableError: They have several.
+        UnsuitableError: Their dtypes differ.
     """
     kinds = {one.dtype for one in tensors} or {"float32"}
     if len(kinds) > 1:

@@ -1,4 +1,4 @@
-"""Assignments to parts of a tensor, `x[index] = y`, where nothing else is a name for what changes."""
+"""Assignments to parts of a tensor, `x[index] = y`, if no other name refers to it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _CHANGED = "{0}  # changed in place"
 
 
 def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str, Value]) -> Node:
-    """Return a tensor after `name[index] = value`: PyTorch puts the values into a copy, in place.
+    """Return a tensor after `name[index] = value`, which PyTorch stores into a clone in place.
 
     Args:
         name: Name of the tensor.
-        index: Whole numbers first, then tensors of whole numbers.
-        value: What is put there.
-        scope: What names stand for.
+        index: Integers first, then integer tensors.
+        value: Stored value.
+        scope: Values by name.
 
     Raises:
-        UnsuitableError: The tensor is no copy that this name alone stands for, or the index is another.
+        UnsuitableError: The tensor is no clone with only this name, or index or value are not supported.
     """
     whole = scope[name]
     if not isinstance(whole, Node) or not isinstance(value, Node) or value.dtype != whole.dtype:
@@ -47,7 +47,7 @@ def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str
 
 
 def _is_used(whole: Node, name: str, scope: Mapping[str, Value]) -> bool:
-    """Whether another name stands for the tensor, or for something that is computed from it."""
+    """Return whether another name refers to the tensor or to a value computed from it."""
     others = [one for key, value in scope.items() if key != name for one in _tensors(value)]
     return any(one is whole for one in walk(*others))
 
