@@ -65,7 +65,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
-        return args[0]  # references that need gradients are not read
+        return args[0]  # no gradients are computed
     if name == "tensor" and len(args) == 1 and not named and isinstance(args[0], int | float):
         return args[0]  # a tensor of one number acts like the number
     if name == "log" and len(args) == 1 and isinstance(args[0], int | float):

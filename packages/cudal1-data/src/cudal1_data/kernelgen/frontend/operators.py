@@ -154,7 +154,7 @@ def _softplus(args: Arguments, named: Named) -> Value | Unfused:
 
 
 def _extreme(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
-    """Return the lowering of `torch.max(x, y)` of two tensors, `torch.max(x, dim)` or `torch.max(x)`, or of a minimum."""
+    """Return the lowering of `torch.max` or `torch.min`: of `(x, y)`, `(x, dim)` or `(x)`."""
 
     def lower(args: Arguments, named: Named) -> Value | Unfused:
         first = args[0]
@@ -307,18 +307,18 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a call asks of a reduction."""
+    """The settings of a reduction."""
 
     dim: Value
     """Axes; None for all."""
     keepdim: bool
-    """Whether they stay, with size 1."""
+    """Whether they are kept, with size 1."""
     correction: float
-    """Of a variance: what is taken from the number of elements."""
+    """For a variance: subtracted from the number of elements."""
     eps: float
-    """Of an angle: the least length."""
+    """For an angle: the minimum length."""
     dtype: str
-    """Of the sums."""
+    """Dtype of the sums."""
 
 
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -327,19 +327,19 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "cosine_similarity": ("dim", "eps"),
     "vector_norm": (),
 }
-"""Arguments by position behind the tensors, where they are not `dim, keepdim`."""
+"""Positional arguments after the tensors, if not `dim, keepdim`."""
 
 
 def reduction(name: str, given: Arguments, named: Named) -> Reduction:
-    """Return what a call asks of a reduction.
+    """Return the settings of a call's reduction.
 
     Args:
         name: Last part of the function's name.
-        given: Arguments by position behind the tensors.
+        given: Positional arguments after the tensors.
         named: Arguments by name.
 
     Raises:
-        UnsuitableError: It asks something that is not known.
+        UnsuitableError: A setting is not supported.
     """
     places = _PLACES.get(name, ("dim", "keepdim"))
     also = {"correction", "unbiased", "keepdim"} if name in ("var", "std") else {"dim", "keepdim", "dtype"}
@@ -360,18 +360,18 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
 
 _HALVES = ("float16", "bfloat16")
 _ROUNDED_ONCE = ("mean", "var", "std", "vector_norm", "logsumexp", "softmax", "log_softmax", "softmin")
-"""What PyTorch computes in float32 in half precision, and rounds at the end only."""
+"""Calls that PyTorch computes in float32 for half precision, and rounds only at the end."""
 
 
 def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction: float = 1) -> Value:
-    """Write a reduction, a softmax or a scan in reductions and pointwise operators.
+    """Return a reduction, a softmax or a scan as reductions, scans and pointwise operators.
 
     Args:
         name: Its name in PyTorch.
-        x: What it is done to.
-        axes: Which it goes over, counted from the front, in order.
-        keepdim: Whether these axes stay, with size 1.
-        correction: Of a variance: what is taken from the number of elements.
+        x: Its operand.
+        axes: Its axes, counted from the front, in order.
+        keepdim: Whether these axes are kept, with size 1.
+        correction: For a variance: subtracted from the number of elements.
     """
     if x.dtype in _HALVES and name in _ROUNDED_ONCE:
         wide = lowered(name, pointwise("a", x, dtype="float32"), axes, keepdim=keepdim, correction=correction)
@@ -429,7 +429,7 @@ def _cosine(args: Arguments, axes: Axes, eps: float) -> Node:
 
 
 def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
-    """Return the rows of the last `k` axes, scaled to a mean square of 1, after their mean was taken away."""
+    """Return the rows of the last `k` axes, scaled to a mean square of 1, by default after subtracting their mean."""
     axes = tuple(range(len(x.dims) - k, len(x.dims)))
     scale = inverse(math.prod(x.dims[-k:]))
     if centred:
@@ -439,7 +439,7 @@ def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
 
 
 def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
-    """Return a reduction over any axes, in an order that kernels can go: rows, their parts first where they are few."""
+    """Return a reduction over any axes as reductions of rows; few long rows are first reduced in parts."""
     count, k = len(x.dims), len(axes)
     kept = shapes.reduced(x.dims, axes, keepdim=True)
     if axes != tuple(range(count - k, count)):
