@@ -107,8 +107,8 @@ class Export:
     spec: Positional[str]
     """Suite to write, as for `list`."""
     out: Positional[Path]
-    """A .jsonl or .parquet file with KernelBench's columns, or a new folder in KernelBench's layout. A folder loses
-    split, tags and sizes in ids; a file keeps them."""
+    """A .jsonl or .parquet file with KernelBench's columns, or a new folder in KernelBench's layout. In a folder,
+    split, tags and sizes in ids are lost; a file keeps them."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device whose default sizes to write."""
     scale: int = 1

@@ -85,7 +85,7 @@ class Task(BaseModel):
     origin: str
     """Source of the task: `starter`, `kernelbench`, `cuda-l1`, `file`."""
     split: Split = "test"
-    """Which use the task is for."""
+    """Use of the task: training, validation or test."""
     category: str = ""
     """Kind of operation (`matmul`, `reduction`, ...)."""
     tags: tuple[str, ...] = ()

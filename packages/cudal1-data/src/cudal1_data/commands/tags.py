@@ -90,7 +90,7 @@ class TagCommand:
         if self.file.suffix == ".py":
             return [self._one()]
         if self.task is not None:
-            raise DataError(f"--task {self.task} is for a single program (.py); {self.file} has references of its own")
+            raise DataError(f"--task {self.task} is for a single program (.py); {self.file} has its own references")
         if _is_corpus(self.file):
             return self._corpus()
         records = _records(self.file)

@@ -122,7 +122,7 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
 
 
 class _Tagger:
-    """Tagger of one task's programs; it caches the tags of programs that differ only in tag-neutral parameters."""
+    """Tagger of one task's programs, with one cache entry for parameters that do not affect tags."""
 
     def __init__(self, task: Task, tagged: bool) -> None:
         self.task = task
@@ -158,7 +158,7 @@ def _shown(name: str, value: int | str) -> object:
 
 
 def kind(template: str, parameters: Mapping[str, int | str]) -> str:
-    """Return the kind of a program: its template, and whether its operand is transposed."""
+    """Return a program's kind: its template, marked if made from the transposed reference."""
     return f"{template}, transposed" if "transposed" in parameters else template
 
 

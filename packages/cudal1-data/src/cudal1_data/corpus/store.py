@@ -22,7 +22,7 @@ FILES = (*(f"{split}.parquet" for split in SPLITS), "pairs.parquet")
 """Files in a folder from `cudal1-data corpus export`: one per split. Earlier versions wrote the last one only."""
 
 BUNDLED = Path("bundled")
-"""Name of the corpus that comes with the package."""
+"""Name of the package's own corpus: pairs that a judge on a GPU found correct."""
 
 OF_TASK = ("family", "level", "split", "overlaps")
 """Task fields that a pair has and a record lacks."""

@@ -83,7 +83,7 @@ def finished(program: Program, draw: Draw, value: Value) -> Value:
                 return bent
         raise UnsuitableError("no operator makes its gradients depend on all inputs")
     if not grid.informative(value.grid):
-        raise UnsuitableError("the answer tells too little of its inputs")
+        raise UnsuitableError("the output depends too little on its inputs")
     return value
 
 

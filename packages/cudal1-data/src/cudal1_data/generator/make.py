@@ -67,14 +67,14 @@ def _check(program: Program) -> None:
     if program.unused():
         raise UnsuitableError(f"nothing depends on {program.unused()}")
     if not all(grid.informative(value.grid) for value in program.outputs):
-        raise UnsuitableError("an output tells too little")
+        raise UnsuitableError("an output is not informative")
     for value in program.outputs:
         changes = [grid.change(value.grid, name) for name in program.inputs if name in value.grid.redrawn]
         if math.hypot(*changes) < _MIN_OF_INPUTS * grid.size(value.grid.values):
-            raise UnsuitableError("an output depends on weights for the most part")
+            raise UnsuitableError("an output depends mostly on weights")
     for node in structure.nodes(*program.roots):
         if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):
-            raise UnsuitableError("a rotation by a large value magnifies its rounding")
+            raise UnsuitableError("a rotation by a large value amplifies its rounding error")
         if node.operator in _BOUNDED and _reaches(node.operands[0], _EXTREMES):
             raise UnsuitableError("extremes of many values end up at the bound")
     if program.backward and len(program.outputs) > 1:

@@ -75,7 +75,7 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
         UnsuitableError: Sums over the values are not informative.
     """
     if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
-        raise UnsuitableError("sums of these values say too little")
+        raise UnsuitableError("sums of these values are not informative")
     rank, channels = len(value.dims) - 2, value.dims[1]
     out = out or channels
     words = [channels, out, str(form.kernel)]

@@ -24,7 +24,7 @@ def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, 
     bias = draw.chance(0.5) if bias is None else bias
     dims = (*value.dims[:-1], out)
     if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
-        raise UnsuitableError("sums of these values say too little")
+        raise UnsuitableError("sums of these values are not informative")
     size = grid.size(value.grid.values)
     if draw.chance(0.5):
         name = program.free(("proj", "lift", "mix", "map", "blend", "turn", "drop", "rise", "fold"))
@@ -58,7 +58,7 @@ def matmul(
         detail: Addition to the operator's name in the structure.
     """
     if not grid.mixes(left.grid, right.grid):
-        raise UnsuitableError("sums of these products say too little")
+        raise UnsuitableError("sums of these products are not informative")
     product = text.format(left.atom, right.atom)
     if product.startswith("torch."):
         written = f"{product} / {width}**0.5"

@@ -129,7 +129,7 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
     lines = grid.ROWS if axis == "rows" else grid.COLUMNS
     over = grid.rows if axis == "rows" else grid.columns
     if invariant(value, reduction.takes_back) or (reduction.name == "mean_abs" and usual(value).low >= 0.0):
-        raise UnsuitableError(f"{reduction.name} takes the last operator back")
+        raise UnsuitableError(f"{reduction.name} cancels the last operator")
     if reduction.inner and undoes(Node(reduction.inner[0], (value.node,)), [value.node]):
         raise UnsuitableError(f"{reduction.name} undoes the last operator")
     sample = over(reduction.function, value.grid)
@@ -137,7 +137,7 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         raise UnsuitableError("exponentials overflow float16")
     extreme = reduction.name in ("amax", "amin") and not few
     if sample is None or not (grid.informative(sample, grid.OF_EXTREMES) if extreme else grid.informative(sample)):
-        raise UnsuitableError(f"{reduction.name} tells too little")
+        raise UnsuitableError(f"{reduction.name} is not informative")
     if reduction.averages and not few and not _differ(value, reduction, lines):
         raise UnsuitableError(f"{reduction.name} averages out")
     if extreme and ends(value, above=reduction.name == "amax"):
@@ -215,7 +215,7 @@ def dots(program: Program, draw: Draw, left: Value, right: Value, width: str) ->
         UnsuitableError: The sums would not be informative.
     """
     if not grid.mixes(right.grid, left.grid):
-        raise UnsuitableError("sums of these products say too little")
+        raise UnsuitableError("sums of these products are not informative")
     node = Node("mul", (left.node, right.node))
     sample = grid.mixed(draw, left.grid, right.grid, spread=grid.size(left.grid.values), kind="column")
     text = f"torch.sum({left.atom} * {right.atom}, dim=-1) / {width}**0.5"

@@ -411,7 +411,7 @@ def _kernel(
     rows = math.prod(domain[: len(domain) - trailing])
     for node in outputs:
         if node.dtype not in FLOATS:
-            raise UnsuitableError(f"kernels write floats, and {node.dtype} is none")
+            raise UnsuitableError(f"kernels write floats, not {node.dtype}")
         by_row = trailing and node.size == rows and node.dims != domain
         if node.dims != domain and not by_row:
             raise UnsuitableError(f"a kernel over {domain} cannot write an output of {node.dims}")

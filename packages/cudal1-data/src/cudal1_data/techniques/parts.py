@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
 
-# Texts are untrusted: no pattern may scan from every position to the end, which takes quadratic time.
+# Texts are untrusted: no pattern may scan from every position to the end.
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 CUDA_TEXT = re.compile(r"__global__|__device__|cuda_runtime\.h|cublas|at::cuda|CUDAContext")
 C_TEXT = re.compile(r"#include|extern \"C\"|torch::Tensor|\b(?:void|float|double|int)\s+\w+\s*\([^)]{0,2000}\)\s*\{")

@@ -39,7 +39,7 @@ _DIRECTIONS = 8
 _BLOCK_ELEMENTS = 1 << 16
 """Maximum length of the directions."""
 _LONGEST_S = 20
-"""Limit of processor time for one program; unlike wall time, it does not depend on the machine's load."""
+"""Limit of processor time (independent of load) for one program; results beyond it are left out."""
 _RANDOM = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "uniform", "exponential")
 _CASTS = ("float", "half", "bfloat16", "double")
 

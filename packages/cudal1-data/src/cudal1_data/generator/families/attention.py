@@ -65,7 +65,7 @@ def _product(program: Program, draw: Draw, q: Value, k: Value) -> Value:
     sharp = draw.one((1.5, 2.0, 2.5))
     spread = sharp * grid.size(q.grid.values)
     if spread > _SHARPEST:
-        raise UnsuitableError("exponentials magnify the rounding of large scores")
+        raise UnsuitableError("exponentials amplify rounding errors of large scores")
     sample = grid.mixed(draw, q.grid, k.grid, spread=spread)
     text = f"{sharp} * {q.atom} @ {k.atom}.transpose(2, 3) / WIDTH**0.5"
     result = combine("matmul", text, _SCORES, sample, q, k, detail="scores", bends=True, infix=True)

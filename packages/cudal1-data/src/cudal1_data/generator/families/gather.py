@@ -122,7 +122,7 @@ def _scattered(program: Program, draw: Draw) -> None:
     gate = chain(program, draw, weight[0], draw.integer(0, 1))
     value = grid.apply(lambda one, other: one * other, x.grid, gate.grid)
     if value is None or not grid.informative(value):
-        raise UnsuitableError("messages tell too little")
+        raise UnsuitableError("messages are not informative")
     h = program.keep(
         combine("mul", f"{x.text} * {gate.atom}", x.dims, value, x, gate, heavy=False, infix=True, bends=True)
     )

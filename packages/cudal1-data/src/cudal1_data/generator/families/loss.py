@@ -82,7 +82,7 @@ def _elements(program: Program, draw: Draw) -> Value:
 def _element(program: Program, operator: Operator, predicted: Value, wanted: Value) -> Value:
     result = pointwise(operator, predicted, wanted)
     if result is None or not grid.informative(result.grid):
-        raise UnsuitableError(f"{operator.name} tells too little")
+        raise UnsuitableError(f"{operator.name} is not informative")
     program.cost_ns += operator.cost_ns
     return result
 
@@ -91,7 +91,7 @@ def _divergence(program: Program, draw: Draw) -> Value:
     """Write a cross entropy or a Kullback-Leibler divergence in either direction."""
     predicted, wanted = _pair(program, draw)
     if invariant(predicted, ("shift",)) or undoes(Node("softmax", (predicted.node,)), [predicted.node]):
-        raise UnsuitableError("a softmax takes the last operator back")
+        raise UnsuitableError("a softmax cancels the last operator")
     program.cost_ns += 11.0
     program.line(f"p = torch.softmax({wanted.text}, dim=-1)")
     program.line(f"log_q = torch.log_softmax({predicted.text}, dim=-1)")
@@ -142,7 +142,7 @@ def _labels(program: Program, draw: Draw) -> Value:
     bias = sides(program, draw, _DIMS, 1, ("parameter",))
     h = program.keep(chain(program, draw, predicted, draw.integer(0, 1), bias))
     if invariant(h, ("shift",)) or undoes(Node("softmax", (h.node,)), [h.node]):
-        raise UnsuitableError("a softmax takes the last operator back")
+        raise UnsuitableError("a softmax cancels the last operator")
     program.cost_ns += 3.0
     program.line(f"logs = torch.log_softmax({h.text}, dim=-1)")
     logs = Node("log_softmax", (h.node,), "rows", heavy=True)
@@ -203,7 +203,7 @@ def _cosine(program: Program, draw: Draw) -> Value:
         raise UnsuitableError("an angle does not depend on a scale")
     sample = _rows(_angle, predicted.grid, wanted.grid)
     if not grid.informative(sample):
-        raise UnsuitableError("angles tell too little")
+        raise UnsuitableError("angles are not informative")
     text = f"F.cosine_similarity({predicted.text}, {wanted.text}, dim=-1)"
     return combine("cosine_similarity", text, ("ROWS",), sample, predicted, wanted, detail="rows", bends=True,
                    bounds=Interval(-1.0, 1.0))  # fmt: skip

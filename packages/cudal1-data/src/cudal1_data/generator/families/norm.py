@@ -27,7 +27,7 @@ def norm(program: Program, draw: Draw) -> None:
     before = sides(program, draw, x.dims, draw.integer(0, 1), ("full", "parameter", "column"), full=kind)
     h = program.keep(chain(program, draw, x, draw.integer(0, 2), before))
     if invariant(h, ("scale",) if form in ("rms", "peak", "length") else ("scale", "shift")):
-        raise UnsuitableError("the normalisation takes the last operator back")
+        raise UnsuitableError("the normalisation cancels the last operator")
     h = _FORMS[form](program, _even(h, grid.COLUMNS if columns else grid.ROWS))
     after = sides(program, draw, x.dims, draw.integer(1, 2), ("full", "parameter", "row"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
@@ -41,7 +41,7 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
     before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"), full="uneven")
     h = chain(program, draw, x, draw.integer(0, 2), before)
     if invariant(h, ("scale", "shift")):
-        raise UnsuitableError("the normalisation takes the last operator back")
+        raise UnsuitableError("the normalisation cancels the last operator")
     sample = _checked(grid.rows(standard, _even(h).grid))
     if form == "instance":
         h = combine("instance_norm", f"F.instance_norm({h.text})", dims, sample, h, bends=True)
@@ -70,7 +70,7 @@ def _even(h: Value, lines: list[list[int]] = grid.ROWS) -> Value:
 
 def _checked(sample: Grid | None) -> Grid:
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("normalised values tell too little")
+        raise UnsuitableError("normalised values are not informative")
     return sample
 
 

@@ -80,7 +80,7 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
     of = _OF_WINDOWS[window.name]
     sample = grid.rows(lambda line: [of(part) for part in _parts(line, window.reach)], h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("windows tell too little")
+        raise UnsuitableError("windows are not informative")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
     space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
     dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
@@ -111,10 +111,10 @@ def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
     rank = len(h.dims) - 2
     lines = grid.ROWS
     if not grid.stands_out(h.grid.values, lines):
-        raise UnsuitableError("means of maps are all alike")
+        raise UnsuitableError("means of maps are nearly equal")
     sample = grid.rows(lambda line: sum(line) / len(line), h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("means of maps tell too little")
+        raise UnsuitableError("means of maps are not informative")
     program.cost_ns += 0.5
     axes = "2" if rank == 1 else "(2, 3)"
     text = f"torch.mean({h.text}, dim={axes}, keepdim=True)"

@@ -51,7 +51,7 @@ def _signed(program: Program, draw: Draw) -> Value:
 def _summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False) -> Value:
     """Write prefix sums of terms over the root of their number, so that no long line overflows in float16."""
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("sums tell too little")
+        raise UnsuitableError("sums are not informative")
     dim, length = (-1, "COLS") if axis == "rows" else (-2, "ROWS")
     text = f"torch.cumsum({h.text} / {length}**0.5, dim={dim})"
     if backwards:
@@ -79,7 +79,7 @@ def _walk(program: Program, draw: Draw) -> Value:
 def _growth(program: Program, draw: Draw) -> Value:
     """Write prefix products of factors near one."""
     if program.dtype != "float32":
-        raise UnsuitableError("half precision does not tell factors near one apart")
+        raise UnsuitableError("half precision cannot distinguish factors near one")
     h = _signed(program, draw)
     program.cost_ns += 3.0
     sample = grid.rows(
@@ -87,7 +87,7 @@ def _growth(program: Program, draw: Draw) -> Value:
         h.grid,
     )
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("products tell too little")
+        raise UnsuitableError("products are not informative")
     text = f"torch.cumprod(1 + {h.text} / COLS**0.5, dim=-1)"
     return combine("cumprod", text, _DIMS, sample, h, detail="rows", bends=True)
 
@@ -123,7 +123,7 @@ def _extreme(program: Program, draw: Draw) -> Value:
     program.cost_ns += 2.5
     sample = grid.rows(lambda line: list(itertools.accumulate(line, best)), h.grid)
     if sample is None or not grid.informative(sample, grid.OF_EXTREMES):
-        raise UnsuitableError("extremes tell too little")
+        raise UnsuitableError("extremes are not informative")
     return combine(name, f"torch.{name}({h.text}, dim=-1).values", _DIMS, sample, h, detail="rows", bounds=h.bounds)
 
 

@@ -104,10 +104,10 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
     largest = _LARGEST_SCORE / 2 if _squared(h.node) else _LARGEST_SCORE
     if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
-        raise UnsuitableError("exponentials magnify the rounding of large scores")
+        raise UnsuitableError("exponentials amplify rounding errors of large scores")
     inner = form.parts[0] if form.parts else "softmax"
     if undoes(Node(inner, (h.node,)), [h.node]) or (not form.parts and invariant(h, ("shift",))):
-        raise UnsuitableError("the shares take the last operator back")
+        raise UnsuitableError("the shares cancel the last operator")
     if form.name == "square shares" and is_even(h.node):
         raise UnsuitableError("a square needs no absolute value")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
@@ -120,7 +120,7 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
         sign = -1.0 if form.name == "softmin" else 1.0
         sample = over(lambda line: _softmax([sign * value for value in line]), h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("shares tell too little")
+        raise UnsuitableError("shares are not informative")
     program.cost_ns += form.cost_ns + (4.0 if dim == -2 else 0.0)
     for line in form.lines:
         program.line(line.format(h=h.text))

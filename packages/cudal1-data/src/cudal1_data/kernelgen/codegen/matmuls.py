@@ -95,7 +95,7 @@ def products(reference: Reference, steps: Sequence[Step]) -> Products:
     steps, found = _pairs(reference, steps)
     pairs = {id(kernel): (kernel, product) for kernel, product in found}
     if not pairs:
-        raise UnsuitableError("no matrix product that a kernel takes over")
+        raise UnsuitableError("no matrix product can become a kernel")
     used = uses(reference.roots, steps)
     absorbed = {id(product) for _, product in found}
     skipped = [one for _, product in found for one in _skipped(product) if sum(one is other for other in used) == 1]

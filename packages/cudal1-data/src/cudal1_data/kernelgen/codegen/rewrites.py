@@ -150,7 +150,7 @@ def transposed(source: str) -> str:
         rows = f"{name}({atom}.transpose(-2, -1).contiguous(), dim=-1)"
         text = text.replace(whole, f"{rows}.transpose(-2, -1).contiguous()", 1)
     if text == source:
-        raise UnsuitableError("nothing goes over columns")
+        raise UnsuitableError("no scan or softmax is over columns")
     return text
 
 

@@ -277,7 +277,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
             return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
         case _:
-            raise UnsuitableError(f"the shape of what {name} returns is not known")
+            raise UnsuitableError(f"the shape of the result of {name} is unknown")
 
 
 def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
@@ -327,7 +327,7 @@ def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     first = parts[0].dims
     rest = {(*one.dims[:place], *one.dims[place + 1 :]) for one in parts}
     if len(rest) != 1:
-        raise UnsuitableError(f"cat has tensors whose shapes differ beside axis {place}")
+        raise UnsuitableError(f"cat has tensors whose shapes differ in other axes than {place}")
     return (*first[:place], sum(one.dims[place] for one in parts), *first[place + 1 :])
 
 

@@ -23,7 +23,7 @@ def head(tree: ast.Module) -> str:
     for one in kept:
         if isinstance(one, ast.ImportFrom) and one.module == "__future__":
             raise UnsuitableError(
-                "the reference imports from __future__, which a program cannot repeat behind its own lines"
+                "the reference imports from __future__, which a program cannot repeat after its own lines"
             )
         if isinstance(one, ast.Assign):
             refuse_taken(_bound(one))

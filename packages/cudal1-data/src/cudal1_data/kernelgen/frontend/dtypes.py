@@ -26,7 +26,7 @@ def asked(value: Value) -> str:
     """
     if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
         asked = value.text if isinstance(value, Symbol) else repr(value)
-        raise UnsuitableError(f"the dtype {asked} is none of {', '.join(_KNOWN)}")
+        raise UnsuitableError(f"the dtype {asked} is not supported; use one of {', '.join(_KNOWN)}")
     return value.dtype
 
 
@@ -47,11 +47,11 @@ def promoted(*operands: Value) -> str:
     numbers = [one for one in operands if not isinstance(one, Node)]
     kinds = {one.dtype for one in tensors}
     if not all(isinstance(one, int | float) for one in numbers) or not kinds <= set(_KNOWN):
-        raise UnsuitableError(
-            "an operand has a dtype that is not known; templates read tensors of known dtypes, and numbers"
-        )
+        raise UnsuitableError("an operand has an unknown dtype; templates read numbers and tensors of known dtypes")
     if len(kinds) > 1 and len({one.dims == () for one in tensors}) > 1:
-        raise UnsuitableError("a tensor without axes meets one of another dtype; templates read one dtype there")
+        raise UnsuitableError(
+            "a tensor without axes is combined with one of another dtype; templates read one dtype there"
+        )
     floats = kinds.intersection(_FLOATS)
     if floats:
         return floats.pop() if len(floats) == 1 else "float32"
@@ -79,5 +79,5 @@ def common(tensors: Iterable[Node]) -> str:
     """
     kinds = {one.dtype for one in tensors} or {"float32"}
     if len(kinds) > 1:
-        raise UnsuitableError(f"tensors of dtypes {sorted(kinds)} meet; templates read one dtype there")
+        raise UnsuitableError(f"tensors of dtypes {sorted(kinds)} are combined; templates read one dtype there")
     return kinds.pop()

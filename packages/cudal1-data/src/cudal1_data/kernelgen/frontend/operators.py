@@ -49,7 +49,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     if kinds == {"bool"} and name in ("tril", "triu"):
         return Unfused()
     if kinds == {"bool"} and (name in UNARY or name in BINARY or name in _POINTWISE or name in _ROWS):
-        raise UnsuitableError(f"{name} has truth values; templates read numbers there")
+        raise UnsuitableError(f"{name} has boolean operands; templates read numbers there")
     if name in UNARY and len(args) == 1 and not named:
         return pointwise(UNARY[name], first)
     if name in BINARY and len(args) == 2 and not named:
@@ -353,7 +353,7 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
         correction = int(bool(asked["unbiased"]))
     eps, keepdim = asked.get("eps", 1e-8), asked.get("keepdim", False)
     if not isinstance(correction, int | float) or not isinstance(eps, int | float) or not isinstance(keepdim, bool):
-        raise UnsuitableError(f"{name} has numbers that are not known without running the program")
+        raise UnsuitableError(f"{name} has settings that are unknown without running the program")
     dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else "float32"
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 

@@ -122,9 +122,7 @@ class _Reader:
         returned = result if isinstance(result, tuple) else (result,)
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
-            raise UnsuitableError(
-                "forward returns something else than tensors that it computes; templates write those only"
-            )
+            raise UnsuitableError("forward returns a value other than a computed tensor; templates write only those")
         return Reference(head, text, names, merged(pieces.sunk(roots)), several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
@@ -160,7 +158,7 @@ class _Reader:
     def _tuple(self, value: Value) -> tuple[Value, ...]:
         if not isinstance(value, tuple):
             raise UnsuitableError(
-                "something else than a list or tuple stands where one is needed (get_inputs, several results, *values)"
+                "a list or tuple is needed (get_inputs, several results, *values), and another value is given"
             )
         return value
 
@@ -186,7 +184,7 @@ class _Reader:
                 if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
                     return Node("parameter", (), text=f"self.{name}")
                 if not isinstance(value, Node):
-                    raise UnsuitableError(f"self.{name} is a parameter of something else than a tensor")
+                    raise UnsuitableError(f"self.{name} is a parameter that is not made from a tensor")
                 leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
                 return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
             if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
@@ -371,7 +369,7 @@ class _Reader:
             (place,) = index
             return value[place] if isinstance(place, int) else value[cast("slice", place)]
         if not isinstance(value, Node):
-            raise UnsuitableError("something else than a tensor or a list is indexed by [...]")
+            raise UnsuitableError("[...] indexes a value other than a tensor or list")
         if any(isinstance(one, Symbol) and one.dtype == "ellipsis" for one in index):
             index = pieces.expanded(index, len(value.dims))
             if self.body is None and (taken := pieces.sliced(value, index)) is not None:

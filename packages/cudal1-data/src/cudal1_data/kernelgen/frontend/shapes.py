@@ -24,7 +24,7 @@ def ints(value: Value) -> tuple[int, ...]:
     """
     values = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
-        raise UnsuitableError(f"{value!r} is no integer that is known without running the program")
+        raise UnsuitableError(f"{value!r} is not an integer known without running the program")
     return tuple(one for one in values if isinstance(one, int))
 
 
@@ -91,7 +91,7 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             left.pop(0)
             result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
         else:
-            raise UnsuitableError("an index has something else than integers, slices, None and tensors of integers")
+            raise UnsuitableError("an index has parts other than integers, slices, None and integer tensors")
     return (*result, *left)
 
 
@@ -161,7 +161,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
             )
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
-    raise UnsuitableError(f"the shape of what nn.{layer.kind} returns is not known")
+    raise UnsuitableError(f"the shape of the result of nn.{layer.kind} is unknown")
 
 
 def attribute_dims(layer: Layer, name: str) -> Dims:
@@ -179,4 +179,4 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
         return ints(layer.argument(0, "normalized_shape"))
     if layer.kind.startswith("BatchNorm") and name in ("weight", "bias", "running_mean", "running_var"):
         return ints(layer.argument(0, "num_features"))
-    raise UnsuitableError(f"the shape of {layer.name}.{name} is not known")
+    raise UnsuitableError(f"the shape of {layer.name}.{name} is unknown")

@@ -26,15 +26,15 @@ def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str
     """
     whole = scope[name]
     if not isinstance(whole, Node) or not isinstance(value, Node) or value.dtype != whole.dtype:
-        raise UnsuitableError(f"{name}[...] is assigned something else than a tensor of its dtype")
+        raise UnsuitableError(f"{name}[...] is assigned a value other than a tensor of its dtype")
     if whole.text not in ("clone", _CHANGED) or _is_used(whole, name, scope):
-        raise UnsuitableError(f"{name}[...] is assigned, and {name} is no clone that has this name alone")
+        raise UnsuitableError(f"{name}[...] is assigned, and {name} is not a clone with only this name")
     if whole.text == "clone":
         whole = opaque("{0}.clone()", whole.dims, *whole.operands, dtype=whole.dtype)
     firsts = [one for one in index if isinstance(one, int)]
     places = [one for one in index if isinstance(one, Node) and one.dtype == "int64"]
     if not places or list(index) != [*firsts, *places]:
-        raise UnsuitableError(f"{name}[...] is assigned at something else than numbers and tensors of whole numbers")
+        raise UnsuitableError(f"{name}[...] is assigned at an index other than integers and integer tensors")
     inner = whole.dims[len(firsts) :]
     if broadcast(value.dims, shapes.indexed(inner, tuple(places))) != shapes.indexed(inner, tuple(places)):
         raise UnsuitableError(f"{name}[...] is assigned a tensor of another shape, {value.dims}")

@@ -43,7 +43,7 @@ def joined(left: Value, right: Value, *, every: bool) -> Node:
         UnsuitableError: An operand is no boolean tensor.
     """
     if not _is_truth(left) or not _is_truth(right):
-        raise UnsuitableError("& or | joins something else than truth values; templates read those only")
+        raise UnsuitableError("& or | has an operand that is not boolean; templates read only booleans there")
     known = [counts.as_places(one) for one in (left, right)]
     if any(isinstance(one, Node) and one.kind == "pointwise" for one in known):
         return pointwise("a * b" if every else "max(a, b)", *known, dtype="bool")
@@ -57,7 +57,7 @@ def inverted(value: Value) -> Node:
         UnsuitableError: The value is no boolean tensor.
     """
     if not _is_truth(value):
-        raise UnsuitableError("~ stands before something else than truth values; templates read those only")
+        raise UnsuitableError("~ has an operand that is not boolean; templates read only booleans there")
     known = counts.as_places(value)
     if isinstance(known, Node) and known.kind == "pointwise":
         return pointwise("1.0 - a", known, dtype="bool")
