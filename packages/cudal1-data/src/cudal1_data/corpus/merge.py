@@ -85,7 +85,8 @@ def merge(corpus: Corpus, path: Path) -> Merged:
 
     Args:
         corpus: Corpus to extend. Programs that it lacks become pairs without a template. They take family, level,
-            split and overlap from a template's pair with the same reference; without one, they count as test data.
+            split and overlap from a template's pair with the same reference; until there is one, they count as test
+            data.
         path: File with a record or a sweep line in each line. Records without texts are added only to programs that
             the corpus has.
 
