@@ -1,4 +1,4 @@
-"""The command `cudal1-data`: list, show, export, compare and trace tasks; tag programs; keep a corpus of them."""
+"""The command `cudal1-data`: list, show, export, compare and trace tasks; tag programs; maintain a corpus of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class List:
 
     spec: Positional[str] = "starter"
     """starter, kernelbench, generated (`generated:softmax+scan?n=20&seed=7`), a folder, or a .jsonl, .parquet or .py
-    file; `:level1` behind it selects."""
+    file; append `:level1` to select."""
     scale: int = 1
     """Divide batch sizes by this; tasks without a batch are left out."""
     memory_gib: float | None = None
@@ -70,16 +70,16 @@ class Show:
     task: Positional[str]
     """Task id (starter/diag_matmul), SUITE:TASK, or a task file."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Whose default size to show."""
+    """Device whose default size to show."""
     size: str | None = None
     """Another size, e.g. N=384,M=3000."""
     variants: bool = False
-    """Print the task's variants too."""
+    """Also print the task's variants."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object: the task's fields, its program and its variants."""
 
     def run(self) -> None:
-        """Print the program, and the variants."""
+        """Print the program and, if requested, its variants."""
         from cudal1_data.sizes import parse_size
         from cudal1_data.sources import load_task
 
@@ -105,12 +105,12 @@ class Export:
     """
 
     spec: Positional[str]
-    """What to write, as for `list`."""
+    """Suite to write, as for `list`."""
     out: Positional[Path]
-    """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout. A folder holds
-    programs, levels, numbers and names only: split, tags and sizes in ids are lost; a file keeps them."""
+    """A .jsonl or .parquet file with KernelBench's columns, or a new folder in KernelBench's layout. In a folder,
+    split, tags and sizes in ids are lost; a file keeps them."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Whose default sizes to write."""
+    """Device whose default sizes to write."""
     scale: int = 1
     """Divide batch sizes by this; tasks without a batch are left out."""
     memory_gib: float | None = None
@@ -119,7 +119,7 @@ class Export:
     """Print one JSON object."""
 
     def run(self) -> None:
-        """Write it and say where."""
+        """Write the tasks; print their number and the path."""
         from cudal1_data.sources import load_suite
         from cudal1_data.sources.export import export
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: What stands behind the command's name; `sys.argv` for None.
+        arguments: Command-line arguments; None for those in `sys.argv`.
 
     Returns:
         An exit code of `cudal1_data.commandline`.

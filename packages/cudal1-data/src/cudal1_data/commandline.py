@@ -1,4 +1,4 @@
-"""How the three commands end: one table of exit codes, one sentence for a user's error, and what Ctrl-C says."""
+"""Exit codes, user errors and Ctrl-C messages, shared by the three commands."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from typing import Protocol, TypeVar, runtime_checkable
 from cudal1_data.suggest import nearest
 
 OK = 0
-"""Everything was done."""
+"""The command succeeded."""
 NO = 1
-"""The answer is no: an attack was rewarded, a task has survivors, nothing faster was confirmed."""
+"""Negative result: an attack was rewarded, a task has survivors, nothing faster was confirmed."""
 USER_ERROR = 2
-"""An argument, a file or this machine does not serve; one sentence on standard error says which and what to do."""
+"""An argument, a file or this machine is unsuitable; standard error says which and what to do."""
 OWN_FAULT = 70
-"""A fault of this program's own (EX_SOFTWARE of sysexits.h)."""
+"""Internal error (EX_SOFTWARE of sysexits.h)."""
 TIME_IS_UP = 75
-"""The time that was given is over (EX_TEMPFAIL); the same command, or --resume, goes on."""
+"""The time limit was reached (EX_TEMPFAIL); the same command, or --resume, continues."""
 INTERRUPTED = 130
-"""Ctrl-C; standard error says what was saved and how to go on."""
+"""Ctrl-C; standard error says what was saved and how to continue."""
 
 Parsed = TypeVar("Parsed")
 
 
 class Command(Protocol):
-    """A command that was parsed."""
+    """A parsed command."""
 
     def run(self) -> int | None:
-        """Do it; return the exit code, None for 0."""
+        """Run the command; return its exit code, None for 0."""
         ...
 
 
 @runtime_checkable
 class Saves(Protocol):
-    """A command that saves as it goes."""
+    """A command that saves while it runs."""
 
     def saved(self) -> str:
-        """Return what was saved and how to go on, as the end of a sentence."""
+        """Return what was saved and how to continue, as the end of a sentence."""
         ...
 
 
@@ -52,16 +52,16 @@ def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -
     """Run a command; return its exit code.
 
     Args:
-        name: The program's.
-        command: What the user typed, parsed.
-        errors: Exceptions that are one sentence for the user. With `--json` they are an object on standard output, too.
+        name: The program's name.
+        command: The parsed command.
+        errors: Exceptions whose message is printed for the user; with `--json`, also as an object on standard output.
     """
     try:
         code = command.run() or OK
         sys.stdout.flush()
     except BrokenPipeError as error:
         if not _reader_is_gone():
-            return _told(name, command, error)  # another pipe broke, which is no reader who has seen enough
+            return _told(name, command, error)  # another pipe broke, not standard output
         _let_go_of_stdout()
         return OK
     except errors as error:
@@ -70,7 +70,7 @@ def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -
         saved = command.saved() if isinstance(command, Saves) else "nothing was saved; type the command again"
         print(f"\n{name}: interrupted; {saved}", file=sys.stderr, flush=True)
         return INTERRUPTED
-    except Exception:  # noqa: BLE001 - Python would exit with 1, which is an answer of some commands
+    except Exception:  # noqa: BLE001 - Python would exit with 1, which means NO
         traceback.print_exc()
         return OWN_FAULT
     return code
@@ -84,14 +84,14 @@ def _told(name: str, command: Command, error: Exception) -> int:
 
 
 def _reader_is_gone() -> bool:
-    """Whether the reader of standard output has closed it."""
+    """Return whether the reader of standard output has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _let_go_of_stdout() -> None:
-    """The reader (head, less) has seen enough; Python flushes standard output once more at exit."""
+    """Redirect standard output to /dev/null: its reader (head, less) is gone, and Python flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -100,10 +100,10 @@ _UNKNOWN = re.compile(r"Unrecognized options: (\S+).*?Available subcommands: ([\
 
 
 def parsed(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what a parser of arguments returns; what it refuses is told with the nearest of what it knows.
+    """Return the result of an argument parser; on an unknown word, suggest the nearest known one.
 
     Raises:
-        SystemExit: As the parser did.
+        SystemExit: The parser exited, or its output pipe broke.
     """
     said = io.StringIO()
     try:
@@ -121,7 +121,7 @@ def parsed(parse: Callable[[], Parsed]) -> Parsed:
 
 
 def meant(text: str) -> str | None:
-    """Return what a user may have meant by the word that tyro's message refuses.
+    """Return the known word nearest to the one that tyro's message rejects; None if there is none.
 
     >>> meant("invalid choice 'reprot' for argument. Expected one of ('training', 'report').")
     'report'

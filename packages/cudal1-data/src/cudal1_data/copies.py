@@ -1,4 +1,4 @@
-"""Programs that are their reference and nothing else: always correct, never faster."""
+"""Detection of programs that only copy their reference: always correct, never faster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cudal1_data.hashes import drop_texts
 from cudal1_data.task import parse
 
 _LEFT_OUT = ("get_inputs", "get_init_inputs")
-"""What a program need not repeat, and may change without effect."""
+"""Functions that a program may omit or change without effect."""
 
 
 def is_copy(source: str, reference: str) -> bool:
     r"""Return whether a program is its reference under the name `ModelNew`.
 
-    Either `ModelNew` inherits the reference's `Model` and changes nothing, or it has the same body. Comments, layout,
-    the order of definitions and how inputs are made do not count. What is no Python is no copy.
+    `ModelNew` either inherits the reference's `Model` unchanged or has the same body. Comments, layout, the order of
+    definitions and the creation of inputs are ignored. Text that is not Python is no copy.
 
     >>> reference = "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1"
     >>> is_copy(reference + "\n\nclass ModelNew(Model):\n    pass", reference)
@@ -41,7 +41,7 @@ def is_copy(source: str, reference: str) -> bool:
 
 
 def _definitions(source: str) -> dict[str, ast.stmt]:
-    """Return the statements of a program, without imports and texts, each under its name or its place."""
+    """Return the statements of a program by name or position, without imports and text."""
     tree = parse(source, where="program")
     drop_texts(tree)
     found: dict[str, ast.stmt] = {}

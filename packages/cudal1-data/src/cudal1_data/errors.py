@@ -1,13 +1,13 @@
-"""Every exception that cudal1_data raises.
+"""The exceptions of cudal1_data.
 
 ```
 DataError                     anything below
-|- UnknownSuiteError          no suite, file or folder goes by that name
-|- UnknownTaskError           the suite is there, the task is not
-`- BrokenTaskError            a task file that cannot be used, with what is missing
+|- UnknownSuiteError          no suite, file or folder has that name
+|- UnknownTaskError           the suite exists, the task does not
+`- BrokenTaskError            an unusable task file, with what is missing
 ```
 
-All of them are `ValueError`s, because a user's argument or file caused them.
+All are `ValueError`s, because a user's argument or file caused them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class UnknownSuiteError(DataError):
 
 
 class UnknownTaskError(DataError):
-    """A task id that the suite does not hold; the message offers the nearest ids."""
+    """A task id that the suite lacks; the message offers the nearest ids."""
 
 
 class BrokenTaskError(DataError):
-    """A task file that cannot be used; the message names the file and what is missing."""
+    """An unusable task file; the message names the file and what is missing."""

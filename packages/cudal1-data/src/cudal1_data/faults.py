@@ -1,15 +1,15 @@
-"""Validation errors of pydantic as part of a sentence: the field, the fault, the value."""
+"""pydantic's validation errors as part of a sentence: the field, the fault, the value."""
 
 from __future__ import annotations
 
 from pydantic import ValidationError
 
 SHOWN = 60
-"""Longest text of a user's file in a sentence."""
+"""Maximum number of characters of a value in a message."""
 
 
 def fault_text(error: ValidationError) -> str:
-    """Return the first fault as part of a sentence, and how many more there are.
+    """Return the first fault, and the number of others, as part of a sentence.
 
     >>> from pydantic import TypeAdapter
     >>> try:
@@ -23,7 +23,7 @@ def fault_text(error: ValidationError) -> str:
     more = f" (and {error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
     if first["type"] == "missing":
         return f"{field} is missing{more}"
-    # Those two name classes of ours.
+    # pydantic's messages of these two types name our classes.
     fault = "expected an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
     return f"{field}: {fault}, got {_cut(first['input'])}{more}" if field else f"{fault}, got {_cut(first['input'])}"
 

@@ -1,4 +1,4 @@
-"""Hashes of programs: of the text to the letter, up to sizes, texts and comments, and up to numbers and names."""
+"""Hashes of programs: of the exact text, without sizes, texts and comments, and without numbers and names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cudal1_data.task import parse
 
 
 def digest(text: str) -> str:
-    """Return the hash by which records name a program, hexadecimal SHA-256.
+    """Return the hash that names a program in records, hexadecimal SHA-256.
 
-    Lone surrogates, which UTF-8 cannot hold, count as question marks.
+    Lone surrogates, which UTF-8 cannot encode, count as question marks.
     """
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
@@ -25,7 +25,7 @@ def program_hash(source: str) -> str:
     True
 
     Raises:
-        BrokenTaskError: The text is no Python.
+        BrokenTaskError: The text is not Python.
     """
     tree = parse(source, where="program")
     for node in tree.body:
@@ -36,9 +36,9 @@ def program_hash(source: str) -> str:
 
 
 def text_hash(source: str) -> str:
-    """Return what two references share that are one program up to sizes, texts and comments: their `program_hash`.
+    """Return the `program_hash` of a reference, or the hash of its exact text if it is not Python.
 
-    What is no Python is compared to the letter.
+    References that differ only in sizes, texts and comments share it.
     """
     try:
         return program_hash(source)
@@ -49,9 +49,8 @@ def text_hash(source: str) -> str:
 def skeleton_hash(source: str) -> str:
     r"""Hash a program without its numbers, comments and layout, and with the names that it defines numbered.
 
-    Two programs with one skeleton differ in sizes, tile shapes and names only. What a program takes from a library
-    keeps its name. Kernels in texts count: names are those behind a type of C. What is no Python has its numbers
-    masked.
+    Programs with the same skeleton differ in sizes, tile shapes and names only. Library names are kept. Kernels in
+    strings count; their names are found after a C type. In text that is not Python, only numbers are masked.
 
     >>> skeleton_hash("def f(a):\n    return a.relu() * 2  # two") == skeleton_hash("def g(x): return x.relu() * 8")
     True
@@ -96,11 +95,11 @@ _C_NAMES = re.compile(
     rf"\b(?:{_TYPES}[\s*&]+(?:const\s+)?(?:__restrict__\s+)?)+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)"
     r"|,\s*([A-Za-z_]\w*)\s*=(?!=)"
 )
-"""Names that a kernel in C++ defines: behind a type, or behind a comma with a value."""
+"""Names that a C++ kernel defines: after a type, or after a comma and with a value."""
 
 
 def drop_texts(tree: ast.Module) -> None:
-    """Remove docstrings and other texts that stand alone."""
+    """Remove docstrings and other standalone strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             kept = [line for line in node.body if not _is_text(line)]

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: `--help` of a command imports next to nothing."""
+"""Import of a package's names at their first use, which keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: Name of the package.
-        modules: Module of each of its public names.
+        modules: Module of each public name.
 
     >>> lazily("json", {"JSONDecoder": "json.decoder"})("JSONDecoder").__module__
     'json.decoder'

@@ -1,7 +1,7 @@
 """Mutants of programs: a correct program, followed by lines that change its `forward` in place.
 
-A subclass under the same name would not do: in a program that calls `super(ModelNew, self)` it calls itself for ever.
-The corpus makes labelled failures of this, the testing kit incorrect answers and attacks.
+A subclass of the same name would not work: a program that calls `super(ModelNew, self)` would recurse forever. The
+corpus makes labelled failures this way, the testing kit incorrect answers and attacks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ModelNew.forward = _forward
 
 
 def mutated(program: str, code: str, note: str = "") -> str:
-    """Return a program whose `forward` is another.
+    """Return a program with its `forward` replaced.
 
     Args:
         program: Text that defines a class `ModelNew` with a method `forward`.
-        code: Defines `_forward(self, *inputs)` from `_right`, which is the program's own, `_torch`, and
-            `_each(change, outputs)`, which changes every tensor among the outputs.
-        note: A comment in front of the lines.
+        code: Definition of `_forward(self, *inputs)`. It may use `_right` (the original `forward`), `_torch`, and
+            `_each(change, outputs)`, which changes every output tensor.
+        note: A comment before the added lines.
     """
     return program.rstrip() + _BEHIND.format(note=f"# {note}\n" if note else "", code=code.strip())

@@ -1,7 +1,7 @@
-"""The one table of pointwise operators: what PyTorch calls them, and what they do to numbers.
+"""The table of pointwise operators: their PyTorch names and formulas.
 
-An expression is written in Python's syntax over `a`, `b`, `c`, the functions of `FUNCTIONS` and the rows of the table.
-`device_text` turns it into CUDA C++, Triton or PyTorch, for kernels; `numeric` into a function of numbers, for the
+An expression uses Python's syntax over `a`, `b`, `c`, the functions of `FUNCTIONS` and the rows of the table.
+`device_text` translates it to CUDA C++, Triton or PyTorch, for kernels; `numeric` to a function of numbers, for the
 sample values of generated tasks. Formulas are those of PyTorch's documentation.
 """
 
@@ -61,7 +61,7 @@ FUNCTIONS: dict[str, tuple[str, str, str, str]] = {
         "(max({0}, 0.0) + math.log1p(math.exp(-abs({0}))))",
     ),
 }
-"""By name, the text of a function in each `Language`, `{0}`, `{1}` standing for its arguments."""
+"""Text of each function in each `Language`; `{0}`, `{1}` are its arguments."""
 
 UNARY: dict[str, str] = {
     "tanh": "tanh(a)",
@@ -94,7 +94,7 @@ UNARY: dict[str, str] = {
     "clone": "a",
     "contiguous": "a",
 }
-"""Functions of one tensor, by the last part of their name in PyTorch."""
+"""Functions of one tensor, by the last part of their PyTorch name."""
 
 BINARY: dict[str, str] = {
     "add": "a + b",
@@ -111,17 +111,16 @@ SPECIAL: dict[str, str] = {
     "gelu": "0.5 * a * (1.0 + erf(a * 0.7071067811865476))",
     "gelu_tanh": "0.5 * a * (1.0 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)))",
     "leaky_relu": "max(a, 0.0) + b * min(a, 0.0)",
-    # As a ratio it has no jump: a - clamp(a, b, c).
+    # a - clamp(a, b, c).
     "softshrink": "a - min(max(a, b), c)",
     "lerp": "a + c * (b - a)",
     "where": "where(a, b, c)",
-    # Of the distance and the edge: min(a, b) * (a - min(a, b) / 2) is a * a / 2 inside the edge and b * (a - b / 2)
-    # outside.
+    # a is the distance, b the edge: the value is a * a / 2 for a < b, else b * (a - b / 2).
     "huber": "min(a, b) * (a - 0.5 * min(a, b))",
     "smooth_l1": "min(a, b) * (a - 0.5 * min(a, b)) / b",
     "binary_cross_entropy_with_logits": "max(a, 0.0) - a * b + log1p(exp(-abs(a)))",
 }
-"""Functions whose calls in PyTorch take settings, or more than two tensors."""
+"""Functions that take settings or more than two tensors in PyTorch."""
 
 EXPRESSIONS: dict[str, str] = UNARY | BINARY | SPECIAL
 """The whole table."""
@@ -129,12 +128,12 @@ EXPRESSIONS: dict[str, str] = UNARY | BINARY | SPECIAL
 
 @functools.cache
 def device_text(expression: str, language: Language, arguments: tuple[str, ...]) -> str:
-    """Write an expression in a language.
+    """Return an expression's text in a language.
 
     Args:
-        expression: Over `a`, `b`, `c`.
+        expression: Expression over `a`, `b`, `c`.
         language: The language.
-        arguments: What stands for `a`, `b`, `c`: names of variables, or numbers.
+        arguments: Values of `a`, `b`, `c`: names of variables, or numbers.
 
     >>> device_text("a * sigmoid(b)", "cuda", ("v0", "v1"))
     '(v0 * (1.0f / (1.0f + expf(-(v1)))))'
@@ -146,12 +145,12 @@ def device_text(expression: str, language: Language, arguments: tuple[str, ...])
 
 @functools.cache
 def numeric(expression: str) -> Callable[..., float]:
-    """Return an expression as a function of the numbers `a`, `b`, `c`, as many as it names.
+    """Return an expression as a function of the numbers `a`, `b`, `c`, up to the last that it names.
 
     >>> numeric("a * sigmoid(b)")(3.0, 0.0), numeric("huber(abs(a - b), 0.5)")(2.0, 1.0)
     (1.5, 0.375)
 
-    The function raises `OverflowError`, `ValueError` or `ZeroDivisionError` where the expression has no value.
+    The function raises `OverflowError`, `ValueError` or `ZeroDivisionError` if the expression has no value.
     """
     named = {node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name)}
     arguments = "abc"[: max(place + 1 for place, name in enumerate("abc") if name in named)]
@@ -201,7 +200,7 @@ def _is_number(text: str) -> bool:
 
 
 def number_text(value: float, language: Language) -> str:
-    """Write a number; infinities too.
+    """Return the text of a number, which may be infinite.
 
     >>> number_text(1e-05, "cuda"), number_text(float("-inf"), "triton")
     ('1e-05f', '-float("inf")')

@@ -1,4 +1,4 @@
-"""How far long work has come. The package says it to its logger, which is silent until a command lets it speak."""
+"""Progress of long work, sent to the package's logger, which is silent until a command enables it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 LOG = logging.getLogger("cudal1_data")
-"""Takes what a person who waits wants to know."""
+"""Logger of progress messages."""
 SOON_S = 3.0
-"""Work that takes no longer than this says nothing."""
+"""Shorter work reports nothing."""
 QUIET_S = 15.0
-"""Shortest time between two lines of one piece of work."""
+"""Minimum time between two lines of the same work."""
 
 Item = TypeVar("Item")
 
 
 def paced(items: Iterable[Item], total: int, what: str, *, notify: Callable[[str], None] = LOG.info) -> Iterator[Item]:
-    """Hand items on and tell, every `QUIET_S` at most, how many are done; the last line only behind an earlier one.
+    """Yield items and report the number done, at most every `QUIET_S`; a last line follows only if one came before.
 
     Args:
-        items: What is worked on, one after another.
-        total: How many there are.
-        what: What is done to them: `tasks traced`.
+        items: The items to process.
+        total: Number of items.
+        what: Label of the count: `tasks traced`.
         notify: Called with each line.
 
     >>> list(paced("abc", 3, "letters read"))
@@ -44,7 +44,7 @@ def paced(items: Iterable[Item], total: int, what: str, *, notify: Callable[[str
 
 @contextmanager
 def on_stderr() -> Generator[None]:
-    """Write what the package says to standard error, as long as a command runs."""
+    """Write the package's messages to standard error while a command runs."""
     handler, level = logging.StreamHandler(sys.stderr), LOG.level
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)

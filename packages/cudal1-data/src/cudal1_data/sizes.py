@@ -1,4 +1,4 @@
-"""A size at the end of a task id: `@N=384,M=3000`."""
+"""Sizes at the end of task ids: `@N=384,M=3000`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from cudal1_data.errors import UnknownTaskError
 
 ENTRY = r"[A-Za-z_]\w*=-?\d+"
-"""One constant of a size; `parse_size` reports a negative one."""
+"""Pattern of one constant of a size; it matches negative numbers so that `parse_size` can report them."""
 SIZE = re.compile(rf"@(?P<size>{ENTRY}(,{ENTRY})*)$")
 
 
 def parse_size(text: str) -> dict[str, int]:
-    """Read a size at the end of a task id.
+    """Return the constants of a size.
 
     Raises:
         UnknownTaskError: The text is no list of `NAME=integer`, or an integer is smaller than 1.
@@ -37,7 +37,7 @@ def unsized(task_id: str) -> str:
 
 
 def with_size(task_id: str, size: Mapping[str, int]) -> str:
-    """Return a task id with a size; constants of its present size that are not named stay.
+    """Return a task id with a size; other constants of its present size are kept.
 
     >>> with_size("t@N=4,M=8", {"N": 2, "K": 1})
     't@N=2,M=8,K=1'
@@ -50,7 +50,7 @@ def with_size(task_id: str, size: Mapping[str, int]) -> str:
 
 
 def ends_in(task_id: str, key: str) -> bool:
-    """Say whether a task id is, or ends in, what a user typed.
+    """Return whether a task id is or ends in `key`, at a slash.
 
     >>> ends_in("cuda-l1/level1/12", "level1/12"), ends_in("cuda-l1/level1/12", "2")
     (True, False)

@@ -1,4 +1,4 @@
-"""What a user may have meant: the nearest of the names that there are. Every unknown name goes through here."""
+"""Suggestions for unknown names: the nearest known names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHOWN = 12
 
 
 def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the names most like `key`, best first, comparing whole names and what follows their last slash.
+    """Return the names most like `key`, best first, comparing whole names and their parts after the last slash.
 
     >>> nearest("starter/diag_matmull", ["starter/diag_matmul", "starter/softmax"])
     ['starter/diag_matmul']

@@ -14,22 +14,22 @@ from cudal1_data.suggest import nearest
 from cudal1_data.task import Split, Task
 
 Programs = Mapping[str, Mapping[str, str]]
-"""Published programs by task id and column name. Untrusted text: nothing here runs it."""
+"""Published programs by task id and column name: untrusted text that this package never runs."""
 
 Scores = Mapping[str, Mapping[str, float]]
-"""Published figures by task id and column name (`score_default`: speedup against the reference as it is)."""
+"""Published figures by task id and column name (`score_default`: speedup over the unchanged reference)."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A task file that was left out of its suite."""
+    """A broken task that its suite leaves out."""
 
     path: Path
     """The file, or the table that holds the row."""
     error: BrokenTaskError
     """The fault, as a sentence."""
     task_id: str | None = None
-    """Id of the task that it would be, where that is known."""
+    """Task id, if known."""
 
     def __iter__(self) -> Iterator[Path | BrokenTaskError]:
         """Unpack as `path, error`."""
@@ -62,11 +62,11 @@ class Suite(Sequence[Task]):
         """Collect tasks under a name.
 
         Args:
-            name: What the suite was loaded as.
-            tasks: Its tasks, in order. A second task of the same id goes to `broken`.
-            broken: Files that could not be used.
+            name: The suite's name or specification.
+            tasks: Its tasks, in order. A second task with the same id goes to `broken`.
+            broken: Unusable files and rows.
             programs: Published programs by task id and column.
-            scores: What was published of them by task id and column.
+            scores: Published figures by task id and column.
         """
         self.name = name
         known: dict[str, Task] = {}
@@ -105,7 +105,7 @@ class Suite(Sequence[Task]):
         return len(self._tasks)
 
     def __reduce__(self) -> tuple[Callable[..., Suite], tuple[object, ...]]:
-        """Copy and pickle as name, tasks and all else: a vector environment sends its suite to other processes."""
+        """Support copy and pickle: a vector environment sends its suite to other processes."""
         return _remade, (self.name, self._tasks, self.broken, dict(self.programs), dict(self.scores))
 
     def __repr__(self) -> str:
@@ -120,24 +120,24 @@ class Suite(Sequence[Task]):
 
     @property
     def train(self) -> Suite:
-        """The tasks that training may use."""
+        """Tasks for training."""
         return self._split("train")
 
     @property
     def validation(self) -> Suite:
-        """The tasks that decisions about training may look at."""
+        """Tasks for decisions about training."""
         return self._split("validation")
 
     @property
     def test(self) -> Suite:
-        """The tasks that are held out."""
+        """Held-out tasks."""
         return self._split("test")
 
     def find(self, key: str) -> str:
         """Return the full id of a task named by its id or by the end of it (`diag_matmul`, `level1/12`).
 
         Raises:
-            UnknownTaskError: No task goes by that name, or more than one; the message offers the nearest.
+            UnknownTaskError: No task, or more than one, has that name; the message offers the nearest.
         """
         found = self.matches(key)
         if len(found) == 1:
@@ -150,10 +150,10 @@ class Suite(Sequence[Task]):
         )
 
     def matches(self, key: str) -> list[str]:
-        """Return the ids that `key` names: the one that it is, else those that end in it, with or without their size.
+        """Return the ids that `key` names: `key` itself, else the ids that end in it, with or without their size.
 
-        A size behind an id may be left out, because a scaled suite has each task at one size: `level1/12` names
-        `kernelbench/level1/12@M=1024`, unless an id ends in it as it stands.
+        The size may be omitted, because a scaled suite has each task at one size: `level1/12` names
+        `kernelbench/level1/12@M=1024`, unless an id ends in exactly `level1/12`.
         """
         if key in self._by_id:
             return [key]

@@ -1,6 +1,6 @@
-"""The task model: a reference program in KernelBench's form, with what is known about it.
+"""The task model: a reference program in KernelBench's form, with facts about it.
 
-Nothing here imports torch or executes a program: source text is data.
+This module neither imports torch nor executes a program: source text is data.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Variant(BaseModel):
     source: str
     """Program text that defines `ModelNew`."""
     techniques: tuple[str, ...] = ()
-    """What makes it fast, as tags (`algebra`, `fusion`, `in-place`, `c`, ...)."""
+    """Tags of the techniques that make it fast (`algebra`, `fusion`, `in-place`, `c`, ...)."""
     needs: tuple[str, ...] = ()
-    """What a machine must have for it to build: `compiler` (gcc), `cuda` (nvcc, g++ and ninja), `triton`."""
+    """Build requirements: `compiler` (gcc), `cuda` (nvcc, g++ and ninja), `triton`."""
     devices: tuple[Device, ...] = ("cpu", "cuda")
     """Devices on which it runs."""
 
@@ -46,13 +46,13 @@ class SizeFamily(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     default: Size = Field(default_factory=dict[str, int])
-    """The size that is trained and reported on."""
+    """Size for training and reporting."""
     held_out: tuple[Size, ...] = ()
     """Sizes never trained on."""
 
 
 class Memory(BaseModel):
-    """What any program for a task must hold; what it makes on the way comes on top."""
+    """Memory of a task's inputs, state and outputs; a program's intermediate tensors come on top."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,7 +65,7 @@ class Memory(BaseModel):
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """Sum of the three."""
         return self.inputs_bytes + self.state_bytes + self.outputs_bytes
 
 
@@ -75,7 +75,7 @@ class Task(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: str
-    """`suite/name`, with `@N=512,M=64` behind it at a size that is not the default."""
+    """`suite/name`, followed by `@N=512,M=64` at other than the default size."""
     source: str
     """Program text that defines `Model`, `get_inputs` and `get_init_inputs`."""
     name: str
@@ -83,20 +83,20 @@ class Task(BaseModel):
     level: int = Field(ge=1)
     """KernelBench's difficulty level (1 single operator, 2 fusion, 3 network)."""
     origin: str
-    """Where it came from: `starter`, `kernelbench`, `cuda-l1`, `file`."""
+    """Source of the task: `starter`, `kernelbench`, `cuda-l1`, `file`."""
     split: Split = "test"
-    """Whether training may use it."""
+    """Use of the task: training, validation or test."""
     category: str = ""
     """Kind of operation (`matmul`, `reduction`, ...)."""
     tags: tuple[str, ...] = ()
-    """Free tags; `random` marks a reference whose output is not a function of its inputs, `degenerate` one whose right
-    answer a constant comes close to, `scaled` one at a smaller batch than its author's."""
+    """Free tags. `random`: the output is not a function of the inputs. `degenerate`: a constant comes close to the
+    correct output. `scaled`: the batch is smaller than its author's."""
     memory: Memory | None = None
-    """What inputs, state and outputs take, where it is known."""
+    """Size of inputs, state and outputs, if known."""
     overlaps: str | None = None
-    """Id of the KernelBench task that has the same operator graph, if one has."""
+    """Id of the KernelBench task with the same operator graph, if any."""
     sizes: dict[Device, SizeFamily] = Field(default_factory=dict[Device, SizeFamily])
-    """The shape family by device; empty when the program has one size only."""
+    """The shape family by device; empty if the program has only one size."""
     variants: tuple[Variant, ...] = ()
     """Programs known to be correct."""
 
@@ -104,9 +104,8 @@ class Task(BaseModel):
         """Return this task with its module-level constants set to `size`.
 
         Args:
-            size: New values by constant name; every name must be assigned an integer literal at the top
-                level of the source.
-            tag: Write the size behind the id, merged with one that is there.
+            size: New values by constant name; the source must assign an integer literal to each name at its top level.
+            tag: Append the size to the id, merged with its present size.
 
         Raises:
             BrokenTaskError: A name is not a top-level integer constant of the source.
@@ -120,7 +119,7 @@ class Task(BaseModel):
         )
 
     def on(self, device: Device) -> Task:
-        """Return this task at its default size for `device` (itself when it declares none)."""
+        """Return this task at its default size for `device`; unchanged if it declares none."""
         family = self.sizes.get(device)
         return self.at(family.default, tag=False) if family else self
 
@@ -131,12 +130,12 @@ class Task(BaseModel):
 
 
 def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
-    """Return `source` with top-level integer constants replaced; everything else stays to the letter.
+    """Return `source` with top-level integer constants replaced and all else unchanged.
 
     Args:
         source: Program text.
         size: New values by constant name.
-        where: What to call the program in an error.
+        where: The program's name in an error.
 
     Raises:
         BrokenTaskError: A name is not a top-level integer constant of the source.
@@ -164,7 +163,7 @@ def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
 
 
 def integer_constants(tree: ast.Module) -> dict[str, int]:
-    """Return the integers that a program assigns to a name at the top level, by name, in order."""
+    """Return the integers that a program assigns to names at the top level, by name, in order."""
     found: dict[str, int] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -178,28 +177,28 @@ def parse(source: str, *, where: str) -> ast.Module:
     """Parse a program without running it.
 
     Raises:
-        BrokenTaskError: The text is no Python.
+        BrokenTaskError: The text is not Python.
     """
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)  # none where a NUL byte stands
+        line = getattr(error, "lineno", None)  # missing for a NUL byte
         place = "" if line is None else f" in line {line}"
         reason = getattr(error, "msg", None) or error
         raise BrokenTaskError(f"{where}: not Python: syntax error{place}: {reason}") from error
-    except (MemoryError, RecursionError) as error:  # what Python's parser raises of text that is nested too deeply
+    except (MemoryError, RecursionError) as error:  # from Python's parser, on text nested too deeply
         raise BrokenTaskError(f"{where}: the text is nested too deeply to be parsed as Python") from error
 
 
 def check_reference(source: str, *, where: str) -> None:
-    """Check that a reference program defines what KernelBench's form asks for.
+    """Check that a reference program defines the names that KernelBench's form requires.
 
     Args:
         source: Program text.
         where: File or id to name in the error.
 
     Raises:
-        BrokenTaskError: The text is no Python, or a name is missing; the message lists which.
+        BrokenTaskError: The text is not Python, or lacks a name; the message lists which.
     """
     defined: set[str] = set()
     for node in parse(source, where=where).body:

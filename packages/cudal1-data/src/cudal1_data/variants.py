@@ -1,4 +1,4 @@
-"""Which of a task's variants a machine can run."""
+"""Selection of the variants that a machine can run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from cudal1_data.task import Device, Task, Variant
 
 
 def usable_variants(task: Task, device: Device, have: Set[str]) -> tuple[Variant, ...]:
-    """Return the variants that run on `device` and need nothing beyond `have`.
+    """Return the variants that run on `device` and need only what is in `have`.
 
     Args:
         task: The task.
-        device: Where they are to run.
-        have: What the machine has (`compiler`, `cuda`, `triton`), as `cudal1-env doctor` finds it.
+        device: Device that runs them.
+        have: The machine's tools (`compiler`, `cuda`, `triton`), as `cudal1-env doctor` finds them.
     """
     return tuple(variant for variant in task.variants if device in variant.devices and have >= frozenset(variant.needs))

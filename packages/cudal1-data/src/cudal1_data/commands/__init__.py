@@ -1,1 +1,1 @@
-"""The larger commands of `cudal1-data`, one a file."""
+"""The larger commands of `cudal1-data`, one per file."""

@@ -1,4 +1,4 @@
-"""What commands say of tasks that they leave out."""
+"""Messages about tasks that a command leaves out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from cudal1_data.suite import Suite
 
 SHOWN = 10
-"""Reasons or names that are worth reading: behind as many, a count says more."""
+"""Maximum number of reasons or names to print; a count stands for the rest."""
 
 
 def report_broken(suite: Suite) -> None:
-    """Tell on standard error what of a suite cannot be used, and why."""
+    """Print to standard error why tasks of a suite cannot be used."""
     report_left_out([str(entry.error) for entry in suite.broken])
 
 
 def report_left_out(reasons: Sequence[str]) -> None:
-    """Tell on standard error why something was left out: the first reasons, and how many more there are."""
+    """Print to standard error the first reasons why something was left out, and the number of others."""
     for reason in reasons[:SHOWN]:
         print(f"left out: {reason}", file=sys.stderr)
     if len(reasons) > SHOWN:
@@ -27,7 +27,7 @@ def report_left_out(reasons: Sequence[str]) -> None:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are.
+    """Return the first names, and the number of others.
 
     >>> first_names(["a", "b"]), first_names(list("abcdefghijkl"))
     ('a, b', 'a, b, c, d, e, f, g, h, i, j and 2 more')

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Build:
-    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet.
+    """Apply every template, with every choice of its parameters, to tasks; the resulting pairs are not verified yet.
 
     Example: cudal1-data corpus build pairs.parquet starter
     """
 
     out: Positional[Path]
-    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay. What records brought in is
-    found to be of the tasks that are built."""
+    """A .parquet or .jsonl file. An existing file gains missing pairs and keeps its evaluations. Its programs from
+    records get the family, level, split and overlap of the built tasks."""
     suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
     """Suites, as for `list`."""
     device: Literal["cpu", "cuda"] = "cuda"
-    """Whose default sizes."""
+    """Device whose default sizes to use."""
     per_task: int | None = None
     """Maximum number of correct programs for each task (default: all); backends alternate."""
     failures: int = 2
-    """Programs with a fault for each task."""
+    """Number of programs with a fault for each task."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -73,7 +73,7 @@ class Build:
         print(f"{made} pairs made in {elapsed_s:.1f} s, {pairs} in {self.out}", file=sys.stderr)
 
     def _stream(self, tasks: Mapping[tuple[str, str], Task]) -> int:
-        """Write a new corpus in its order, the pairs of a task when they are made; return their number."""
+        """Write a new corpus in its order, task by task; return the number of pairs."""
         from cudal1_data.corpus.store import Corpus, CorpusWriter
 
         seen: set[Key] = set()
@@ -85,7 +85,7 @@ class Build:
         return len(seen)
 
     def _add(self, tasks: Mapping[tuple[str, str], Task], known: Corpus) -> int:
-        """Add to a corpus what it lacks; return the number of new pairs."""
+        """Add missing pairs to a corpus; return their number."""
         whole = type(known)(known)
         newest: dict[Key, Pair] = {}
         for pairs in self._pairs(tasks):
@@ -97,7 +97,7 @@ class Build:
         return len(whole) - len(known)
 
     def _pairs(self, tasks: Mapping[tuple[str, str], Task]) -> Iterator[list[Pair]]:
-        """Yield the pairs of each id, in the order of ids."""
+        """Yield the pairs of each task id, in the order of ids."""
         from cudal1_data.corpus.build import build
 
         groups = [list(group) for _, group in itertools.groupby(sorted(tasks), key=lambda key: key[0])]
@@ -106,7 +106,7 @@ class Build:
 
 
 def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
-    """Programs for KernelBench's references are what others report on: they never enter a corpus.
+    """Reject KernelBench's references: programs for them never enter a corpus, because others report results on them.
 
     Raises:
         DataError: A task is one of KernelBench's, by its id or its reference's text.
@@ -144,15 +144,15 @@ class StatsCommand:
 
 @dataclass(frozen=True)
 class Merge:
-    """Add the records of a judge to a corpus. Doing it twice changes nothing.
+    """Add the records of a judge to a corpus. Repeating it changes nothing.
 
     Example: cudal1-data corpus merge pairs.parquet records.jsonl
     """
 
     corpus: Positional[Path]
-    """A .parquet or .jsonl file of pairs; made when it is not there."""
+    """A .parquet or .jsonl file of pairs; created if missing."""
     records: Positional[tuple[Path, ...]]
-    """Files of records: of `cudal1-env verify`, `sweep` or `evaluate`."""
+    """Files of records from `cudal1-env verify`, `sweep` or `evaluate`."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -191,14 +191,14 @@ class ExportCorpus:
     out: Positional[Path]
     """A .parquet or .jsonl file, or a new or empty folder."""
     verified: bool = False
-    """Only pairs that a judge on a GPU found correct."""
+    """Export only pairs that a judge on a GPU found correct."""
     confirmed: bool = False
-    """Only pairs of which a judge found what their label says: the correct ones of `--verified`, and failures."""
+    """Export only pairs whose label a judge confirmed: the correct ones of `--verified`, and failures."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
     def run(self) -> None:
-        """Write it."""
+        """Write the dataset."""
         from cudal1_data.corpus.card import card
         from cudal1_data.corpus.store import SPLITS, Corpus, load_corpus
         from cudal1_data.sources.export import names_folder
@@ -229,7 +229,7 @@ class ExportCorpus:
 
 @dataclass(frozen=True)
 class Verify:
-    """Have pairs judged: the same as `cudal1-env verify`, which has more options.
+    """Judge pairs: the same as `cudal1-env verify`, which has more options.
 
     Example: cudal1-data corpus verify pairs.parquet --limit 20
     """
@@ -241,10 +241,10 @@ class Verify:
     limit: int | None = None
     """Maximum number of pairs."""
     out: Path = Path("records.jsonl")
-    """The judge's records, for `merge`."""
+    """File for the judge's records; `merge` reads it."""
 
     def run(self) -> None:
-        """Hand it to the judge's own command; imports go the other way."""
+        """Run `cudal1-env verify` as a process, because this package may not import cudal1_env."""
         options = ["--device", self.device, "--out", str(self.out)]
         options += [] if self.limit is None else ["--limit", str(self.limit)]
         command = ["cudal1-env", "verify", str(self.corpus), *options]
@@ -257,7 +257,7 @@ class Verify:
 
 @dataclass(frozen=True)
 class CorpusCommand:
-    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export.
+    """Variants of tasks and their verdicts: build, verify, merge, stats, export.
 
     Example: cudal1-data corpus stats bundled
     """
@@ -269,13 +269,13 @@ class CorpusCommand:
         | Annotated[Merge, tyro.conf.subcommand(name="merge")]
         | Annotated[ExportCorpus, tyro.conf.subcommand(name="export")]
     )
-    """What to do."""
+    """Subcommand."""
 
     @property
     def json_(self) -> bool:
-        """Whether the answer is to be JSON."""
+        """Whether to print JSON."""
         return getattr(self.command, "json_", False)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the subcommand."""
         self.command.run()

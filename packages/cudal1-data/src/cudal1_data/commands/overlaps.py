@@ -1,4 +1,4 @@
-"""`cudal1-data overlaps`: near-duplicates between two suites, by their operator graphs."""
+"""`cudal1-data overlaps` and `trace`: near-duplicates between two suites, and a task's operator graph."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ NOTES = "notes"
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Find the tasks of a suite that have the operator graph of a task of another, at any shape.
+    """Find the tasks of a suite that share operator graph or behaviour with a task of another suite, at any shape.
 
-    The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
-    code you would run. KernelBench's own graphs are known and need no tracing.
+    The references are executed, on tensors without values, in a process without a sandbox: name only suites whose
+    code you trust. KernelBench's graphs come with this package and need no tracing.
 
     Example: cudal1-data overlaps starter
     """
 
     spec: Positional[str]
-    """Suite whose tasks are in question, as for `list`."""
+    """Suite to check, as for `list`."""
     with_: Annotated[str, tyro.conf.arg(name="with")] = NOTES
-    """Suite to compare with; `notes` for the graphs of KernelBench that this package knows."""
+    """Suite to compare with; `notes` for the KernelBench graphs in this package."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Whose default sizes to trace; the sizes make no difference to a graph."""
+    """Device whose default sizes to trace; a graph does not depend on sizes."""
     timeout_s: float = 120.0
-    """Longest time for one task."""
+    """Maximum time per task, in seconds."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the report as JSON."""
 
@@ -65,7 +65,7 @@ class Overlaps:
 
 
 def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
-    """Return the graphs of a suite's tasks, telling how far it has come."""
+    """Return the graphs of a suite's tasks; report progress."""
     from cudal1_data.sources import load_suite
 
     suite = load_suite(spec, device=device)
@@ -75,9 +75,9 @@ def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
 
 @dataclass(frozen=True)
 class Trace:
-    """Print what a task computes, operator by operator, its fingerprint, and what its tensors take.
+    """Print a task's operators, its fingerprint, and the memory of its inputs, state and outputs.
 
-    The reference is executed, on tensors without values.
+    The reference is executed on tensors without values.
 
     Example: cudal1-data trace starter/diag_matmul
     """
@@ -85,7 +85,7 @@ class Trace:
     spec: Positional[str]
     """Task or suite, as for `list`."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Whose default sizes to trace."""
+    """Device whose default sizes to trace."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON array."""
 

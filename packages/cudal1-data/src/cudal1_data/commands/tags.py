@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from cudal1_data.techniques import Tags, TechniqueRow
 
 PUBLISHED = "score_default"
-"""The column of published speedups against the reference as it is."""
+"""Column of published speedups over the unchanged reference."""
 DEFAULT_COLUMN = "custom_code"
-"""CUDA-L1's programs in its release."""
+"""Column of the programs in CUDA-L1's release."""
 
 
 class Program(NamedTuple):
@@ -29,14 +29,14 @@ class Program(NamedTuple):
     name: str
     """Its file or task."""
     tags: Tags | None
-    """What it shows; None where it is no program."""
+    """Its techniques; None if it is no program."""
     speedup: float | None = None
-    """How fast it is, where that is known."""
+    """Speedup over its reference, if known."""
 
 
 @dataclass(frozen=True)
 class TagCommand:
-    """Tell which techniques programs show, and how fast the published ones are by technique.
+    """List the techniques that programs use, and the speedups by technique.
 
     Programs are parsed and searched (docs/techniques.md), never executed.
 
@@ -47,14 +47,14 @@ class TagCommand:
     """A program (.py), a corpus (`bundled`, .parquet, .jsonl), a table with a column of programs (.jsonl, .parquet), or
     records of verdicts (.jsonl)."""
     column: str = DEFAULT_COLUMN
-    """The table's column of programs."""
+    """Table column that holds the programs."""
     task: str | None = None
-    """Task whose reference a single program (.py) replaces; with it, the tags show work that was left out."""
+    """Task whose reference a single program (.py) replaces; with it, the tags show omitted work."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
     def run(self) -> None:
-        """Tag and print."""
+        """Tag the programs and print the result."""
         from cudal1_data.techniques import top_techniques
 
         found = self.programs()
@@ -81,7 +81,7 @@ class TagCommand:
         """Read the programs.
 
         Raises:
-            DataError: The file is not there, or holds no programs.
+            DataError: The file does not exist or holds no programs.
         """
         from cudal1_data.corpus.store import BUNDLED
 
@@ -90,7 +90,7 @@ class TagCommand:
         if self.file.suffix == ".py":
             return [self._one()]
         if self.task is not None:
-            raise DataError(f"--task {self.task} is for a single program (.py); {self.file} has references of its own")
+            raise DataError(f"--task {self.task} is for a single program (.py); {self.file} has its own references")
         if _is_corpus(self.file):
             return self._corpus()
         records = _records(self.file)
@@ -161,7 +161,7 @@ def table_text(rows: tuple[TechniqueRow, ...]) -> str:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether a file or folder holds pairs, by its first row."""
+    """Return whether a file or folder holds pairs, judged by its first row."""
     from cudal1_data.corpus.store import BUNDLED, corpus_files
     from cudal1_data.parquet import each_row
 
@@ -181,7 +181,7 @@ def _is_corpus(path: Path) -> bool:
 
 
 def _records(path: Path) -> list[Program] | None:
-    """Read verdicts, alone or in the lines of a sweep; None where the file holds something else."""
+    """Return the programs of a file of verdicts or sweep lines; None for other files."""
     if path.suffix != ".jsonl":
         return None
     from cudal1_data.techniques import classify
@@ -211,7 +211,7 @@ def _row(line: str | bytes) -> dict[str, Any]:
     """Read a line of a table.
 
     Raises:
-        BrokenTaskError: It holds no JSON object.
+        BrokenTaskError: The line holds no JSON object.
     """
     from pydantic import TypeAdapter, ValidationError
 

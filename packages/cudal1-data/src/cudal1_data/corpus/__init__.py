@@ -1,4 +1,4 @@
-"""Variants of tasks with what a judge found out about them: the corpus that stage 1 learns from."""
+"""Variants of tasks with their verdicts: the training corpus of stage 1."""
 
 from cudal1_data.corpus.model import Figures, Label, Pair, Speedup
 from cudal1_data.corpus.store import BUNDLED, Corpus, corpus_files, load_corpus

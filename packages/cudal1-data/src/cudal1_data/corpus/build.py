@@ -1,4 +1,4 @@
-"""Pairs from templates on tasks, without a verdict yet."""
+"""Pairs made by applying templates to tasks, without a verdict yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 MAX_PER_SKELETON = 3
-"""Programs of a task, at most, that differ in numbers only."""
+"""Maximum number of a task's programs that differ in numbers only."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -33,20 +33,20 @@ def render(
     per_skeleton: int = MAX_PER_SKELETON,
     tagged: bool = False,
 ) -> Iterator[Pair]:
-    """Yield a task's pairs one by one, each rendered when it is asked for.
+    """Yield a task's pairs one by one, each rendered on demand.
 
     Backends alternate, and so do the templates of a backend; the seed decides which parameters of a template come
     first. The same task and seed give the same pairs in the same order, on every machine.
 
     Args:
-        task: The task at the size that programs are for.
+        task: The task at the programs' size.
         seed: Decides the order.
         backends: Backends of the programs.
         per_skeleton: Maximum number of programs that differ in numbers only.
-        tagged: Whether pairs have their techniques, which takes several times as long as rendering them.
+        tagged: Whether to tag the pairs with their techniques, which takes several times as long as rendering.
 
     Raises:
-        DataError: No template writes for a backend, `per_skeleton` is less than 1, or the reference is no Python.
+        DataError: A backend has no template, `per_skeleton` is less than 1, or the reference is not Python.
 
     >>> from itertools import islice
     >>> from cudal1_data import load_task
@@ -70,9 +70,9 @@ def build(
     """Yield the pairs of tasks.
 
     Args:
-        tasks: At the size that variants are for.
+        tasks: Tasks at the size of the variants.
         per_task: Maximum number of correct programs for each task; None for all. See `render` for their order.
-        failures: Programs with a fault for each task.
+        failures: Number of programs with a fault for each task.
         backends: Backends of the programs.
         seed: Decides which programs come first.
     """
@@ -108,7 +108,7 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
                 option = queue.pop()
                 form = (kind(option.template, dict(option.parameters)), option.form) if option.form else None
                 if form is not None and forms[form] >= per_skeleton:
-                    continue  # it would have a skeleton of which there are enough
+                    continue  # its skeleton has reached `per_skeleton`
                 made = option.render()
                 if made is None or digest(made.source) in seen:
                     continue
@@ -122,7 +122,7 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
 
 
 class _Tagger:
-    """Tags programs of one task; those of a template that differ in the amount of a parameter only are tagged once."""
+    """Tagger of one task's programs, with one cache entry for parameters that do not affect tags."""
 
     def __init__(self, task: Task, tagged: bool) -> None:
         self.task = task
@@ -133,8 +133,8 @@ class _Tagger:
         """Return a program's tags.
 
         Args:
-            made: What a template made.
-            source: That program, or a mutant of it.
+            made: A template's program.
+            source: That program's text, or a mutant of it.
         """
         if not self.tagged:
             return ()
@@ -147,30 +147,30 @@ class _Tagger:
 
 
 _TELLING = ("mode", "threads", "vector", "per_block", "looped", "depth", "transposed", "part_m")
-"""Parameters whose amount a program's techniques depend on; sizes of tiles, warps and stages change numbers only."""
+"""Parameters whose value affects a program's techniques; sizes of tiles, warps and stages change numbers only."""
 
 
 def _shown(name: str, value: int | str) -> object:
-    """Return what of a parameter a program's text shows besides numbers: a warp or a block, one or several."""
+    """Return what a parameter changes in the text besides numbers: a warp or a block, one or several."""
     if isinstance(value, str) or name in ("depth", "transposed"):
         return value
     return value > (32 if name == "threads" else 1)
 
 
 def kind(template: str, parameters: Mapping[str, int | str]) -> str:
-    """Return what programs have in common that differ in numbers only."""
+    """Return a program's kind: its template, marked if made from the transposed reference."""
     return f"{template}, transposed" if "transposed" in parameters else template
 
 
 def alternated(items: Iterable[Item], kind_of: Callable[[Item], str], known: Iterable[str] = ()) -> list[Item]:
-    """Order items so that kinds alternate: one of each kind first, then another one of each.
+    """Order items so that kinds alternate: one of each kind first, then a second one of each.
 
     Some templates have a few choices of parameters, others a hundred.
 
     Args:
-        items: In the order in which those of one kind are to come.
+        items: The items; those of one kind keep their order.
         kind_of: An item's kind.
-        known: Kinds of those that came earlier, as often as they did.
+        known: Kinds of the items that came earlier, one entry per item.
 
     >>> alternated(["a1", "a2", "a3", "b1"], lambda item: item[0])
     ['a1', 'b1', 'a2', 'a3']
@@ -186,22 +186,21 @@ def alternated(items: Iterable[Item], kind_of: Callable[[Item], str], known: Ite
 
 
 def _failures(tags: _Tagger, made: Sequence[Made], plain: Made | None, count: int) -> Iterator[Pair]:
-    """Mutate programs of a task, each time another program with another fault; the task's hash decides which.
+    """Mutate programs of a task, each with another fault; the task's hash decides which.
 
-    A slow mutant repeats the plain program, where there is one: a fast kernel run forty times may still beat the
-    reference.
+    A slow mutant repeats the plain program, if there is one: a fast kernel run 40 times may still beat the reference.
     """
     quick = [one for one in made if one.backend != "cuda-load-inline"]
     start = int(digest(tags.task.id)[:8], 16)
     for number in range(count if quick else 0):
         one = quick[(start + 7 * number) % len(quick)]
         kernel = kernel_with_unknown_name(one.source) if number % 4 == 3 else None
-        if kernel is not None:  # NVRTC builds when the program is first called
+        if kernel is not None:  # NVRTC builds at the first call
             yield _pair(tags, one, kernel, "mutant: unknown name in a kernel", "runtime")
             continue
         name, label, mutant = FAILURES[(start + number) % len(FAILURES)]
         if label == "slow" and plain is not None:
-            if number >= len(FAILURES):  # there is one such program
+            if number >= len(FAILURES):  # there is only one slow mutant of the plain program
                 continue
             one = plain
         yield _pair(tags, one, mutant(one.source), f"mutant: {name}", label)

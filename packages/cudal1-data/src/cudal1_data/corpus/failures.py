@@ -9,18 +9,18 @@ from cudal1_data.mutants import mutated
 
 
 def _with(*lines: str) -> Callable[[str], str]:
-    """Mutate a program by lines that follow its correct `result`."""
+    """Return a mutation that runs lines after the correct `result`."""
     body = "\n".join(f"    {line}" for line in ("result = _right(self, *inputs)", *lines))
     return lambda source: mutated(source, f"def _forward(self, *inputs):\n{body}")
 
 
 def _each(change: str) -> Callable[[str], str]:
-    """Mutate a program by a change of every output `one`."""
+    """Return a mutation that changes every output, named `one`."""
     return _with(f"return _each(lambda one: {change}, result)")
 
 
 _LARGER = "one * 1.01 if one.is_floating_point() else (one * 1.01 + 1).to(one.dtype)"
-"""Integers also grow by 1, because their dtype loses a hundredth of a small one."""
+"""An expression 1 % larger than `one`; integers also grow by 1, because 1 % of a small integer rounds to 0."""
 
 FAILURES: tuple[tuple[str, Label, Callable[[str], str]], ...] = (
     ("open bracket", "syntax", lambda source: source.replace("class ModelNew(", "class ModelNew((", 1)),
@@ -35,9 +35,9 @@ FAILURES: tuple[tuple[str, Label, Callable[[str], str]], ...] = (
     ("ends the process", "crash", _with("import os", "os.abort()")),
     ("forty times", "slow", _with("for _ in range(40):", "    result = _right(self, *inputs)", "return result")),
 )
-"""Name of the fault, label of the mutant, and how a correct program becomes it."""
+"""Name of the fault, label of the mutant, and the mutation of a correct program."""
 
 
 def kernel_with_unknown_name(source: str) -> str | None:
-    """Return the mutant whose CUDA C++ uses a name that does not exist; None for a program without CUDA C++."""
+    """Return a mutant whose CUDA C++ uses an undefined name; None for a program without `blockIdx.x`."""
     return source.replace("blockIdx.x", "blockIndex.x") if "blockIdx.x" in source else None

@@ -1,4 +1,4 @@
-"""Records of a judge become figures of pairs. A file of a sweep serves too: the record stands in its lines."""
+"""Merge of a judge's records into a corpus, from files of records or of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cudal1_data.sources.kernelbench import is_kernelbench
 from cudal1_data.techniques import classify
 
 OTHER = "other"
-"""Backend of programs that none of `BACKENDS` fits."""
+"""Backend of programs that fit none of `BACKENDS`."""
 
 _ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -35,7 +35,7 @@ class _Machine(BaseModel):
 
 
 class _Record(BaseModel):
-    """What is read of `cudal1_env.records.Evaluation`."""
+    """The fields read from `cudal1_env.records.Evaluation`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,12 +57,12 @@ class _Record(BaseModel):
 
     @property
     def latency_ms(self) -> float | None:
-        """The program's latency, as the roofline and its fraction tell it."""
+        """The program's latency: roofline time over roofline fraction."""
         return self.roofline_ms / self.roofline_fraction if self.roofline_ms and self.roofline_fraction else None
 
     @property
     def without_texts(self) -> bool:
-        """Whether the texts were left out, as `sweep --no-texts` does."""
+        """Whether the record has no texts, as from `sweep --no-texts`."""
         return not self.source and not self.task_source and digest("") != self.task_sha256
 
 
@@ -71,27 +71,28 @@ class Merged:
     """Counts of a merge."""
 
     added: int = 0
-    """Records that were new to a pair of the corpus."""
+    """Records added to pairs that the corpus had."""
     known: int = 0
-    """Records that were there already."""
+    """Records that the corpus had already."""
     new_pairs: int = 0
-    """Programs that the corpus did not hold."""
+    """Programs that the corpus lacked."""
     left_out: list[str] = field(default_factory=list[str])
-    """Lines that hold no record of a program, with the reason."""
+    """Lines whose record was not merged, with the reason."""
 
 
 def merge(corpus: Corpus, path: Path) -> Merged:
-    """Add the records of a file to a corpus. Doing it twice changes nothing.
+    """Add the records of a file to a corpus. Repeating it changes nothing.
 
     Args:
-        corpus: Gets the figures; programs that it lacks become pairs without a template. They have their task's
-            family, split and overlap where a template's pair has the same reference; else nothing is known of their
-            task, and it counts as test data until such a pair is built.
-        path: A record, or a line of a sweep, in each line. Those without texts go to programs that the corpus has.
+        corpus: Corpus to extend. Programs that it lacks become pairs without a template. They take family, level,
+            split and overlap from a template's pair with the same reference; until there is one, they count as test
+            data.
+        path: File with a record or a sweep line in each line. Records without texts are added only to programs that
+            the corpus has.
 
     Raises:
-        DataError: A line is no record, or its hashes are not those of its programs; the message names it. Nothing
-            is merged then.
+        DataError: A line is no record, or its hashes do not match its programs; the message names it. Nothing is
+            merged then.
         OSError: The file cannot be read.
     """
     done = Merged()

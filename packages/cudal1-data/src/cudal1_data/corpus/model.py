@@ -1,4 +1,4 @@
-"""A pair of a corpus: a task's reference and a program for it, with the verdicts on the program."""
+"""A corpus pair: a task's reference, a program for it, and the verdicts on the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudal1_data.corpus.old_names import renamed
 Label = Literal[
     "correct", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "memory", "crash", "slow"
 ]
-"""What a program is expected to be. `slow` gives correct answers and takes several times as long; the others fail."""
+"""Expected result. `slow` is correct and takes several times as long; all but `correct` and `slow` fail."""
 
 LABEL_STATUS: dict[Label, tuple[str, ...]] = {
     "correct": ("CORRECT",),
@@ -30,19 +30,19 @@ LABEL_STATUS: dict[Label, tuple[str, ...]] = {
 """The verdicts that a label expects."""
 
 NOISE = "UNSTABLE"
-"""The verdict that neither confirms nor refutes a label: outputs were correct, but timings disagreed."""
+"""The verdict that neither confirms nor refutes a label: correct outputs, inconsistent timings."""
 
 Key = tuple[str, str]
-"""Hash of the reference, hash of the program: what tells a pair from others."""
+"""Unique key of a pair: hash of the reference, hash of the program."""
 
 
 class Speedup(BaseModel):
-    """Latency of a baseline over that of the program, with its interval."""
+    """Latency of a baseline over the program's latency, with its interval."""
 
     model_config = ConfigDict(frozen=True)
 
     baseline: str
-    """`eager` for the reference as it is."""
+    """Name of the baseline; `eager` for the unchanged reference."""
     low: float
     """Lower end of the interval."""
     point: float
@@ -52,7 +52,7 @@ class Speedup(BaseModel):
 
 
 class Figures(BaseModel):
-    """What one evaluation found: the record in short."""
+    """The results of one evaluation: a short form of its record."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,15 +61,15 @@ class Figures(BaseModel):
     status: str
     """Its verdict."""
     speedups: tuple[Speedup, ...] = ()
-    """Against `eager` first, then the other baselines that were measured."""
+    """Speedups over `eager` first, then over the other measured baselines."""
     latency_ms: float | None = None
-    """Time of a call of the program; None where the record does not tell it."""
+    """Time per call of the program; None if the record lacks it."""
     roofline_fraction: float | None = None
-    """Time that the task's bytes need at the GPU's bandwidth, over `latency_ms`; None where it is not known."""
+    """Time to move the task's bytes at the GPU's bandwidth, over `latency_ms`; None if unknown."""
     memory_bytes: int | None = None
-    """Largest memory that the program's tensors took at once; None where it was not measured."""
+    """Peak memory of the program's tensors; None if not measured."""
     precision: str
-    """`training` or `report`: how narrow the interval had to be."""
+    """Required interval width: `training` or `report`."""
     device: str
     """`cpu` or `cuda`."""
     machine: str
@@ -77,10 +77,10 @@ class Figures(BaseModel):
     created_at: str
     """UTC time, ISO 8601."""
     protocol: str
-    """Version of the judge's protocol: figures of two versions do not compare."""
+    """Version of the judge's protocol; do not compare figures of different versions."""
 
     def against(self, baseline: str) -> Speedup | None:
-        """Return the speedup against a baseline, None where it was not measured."""
+        """Return the speedup over a baseline; None if not measured."""
         return next((one for one in self.speedups if one.baseline == baseline), None)
 
 
@@ -96,29 +96,29 @@ class Pair(BaseModel):
     level: int
     """1 single operator, 2 fusion, 3 network."""
     split: str
-    """`train`, `validation` or `test`: the task's."""
+    """The task's split: `train`, `validation` or `test`."""
     overlaps: str | None = None
-    """Task of KernelBench with the same operators: not to be trained on where KernelBench is the test."""
+    """KernelBench task with the same operators: not for training if KernelBench is the test."""
     reference: str
-    """The reference program at the size that the program is for."""
+    """Text of the reference program at the program's size."""
     reference_sha256: str
-    """Its hash."""
+    """Hash of the reference."""
     source: str
-    """The program."""
+    """Text of the program."""
     source_sha256: str
-    """Its hash."""
+    """Hash of the program."""
     backend: str
-    """pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile; other for what none of them fits."""
+    """pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile, or other."""
     techniques: tuple[str, ...]
-    """What it shows (`cudal1_data.techniques`)."""
+    """Techniques of the program (`cudal1_data.techniques`)."""
     template: str = ""
-    """What made it; empty for a program that came with its record."""
+    """Template that made the program; empty for a program that came with its record."""
     parameters: dict[str, int | str] = Field(default_factory=dict[str, int | str])
-    """What the template was given."""
+    """Parameters of the template."""
     label: Label
-    """What is expected of it."""
+    """Expected result."""
     evaluations: tuple[Figures, ...] = ()
-    """What was found, oldest first."""
+    """Evaluations, oldest first."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,7 +127,7 @@ class Pair(BaseModel):
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """The pair's unique key."""
         return self.reference_sha256, self.source_sha256
 
     @property
@@ -137,30 +137,30 @@ class Pair(BaseModel):
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it can run on a GPU only."""
+        """Whether the program runs only on a GPU."""
         return self.backend in ("triton", "cuda-load-inline", "cuda-nvrtc") or "torch.cuda.CUDAGraph" in self.source
 
     @property
     def refuted(self) -> bool:
-        """Whether a judge found something else than its label says.
+        """Whether a verdict contradicts the label.
 
-        Timing noise does not count, nor does what a CPU says of a program that needs a GPU.
+        Timing noise does not count, nor do CPU verdicts on a program that needs a GPU.
         """
         told = [one for one in self.evaluations if one.device == "cuda" or not self.needs_gpu]
         return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in told)
 
     @property
     def confirmed(self) -> bool:
-        """Whether a judge found what its label says: also of a failure."""
+        """Whether the verdicts match the label, including a failure's; a correct program needs one from a GPU."""
         return bool(self.evaluations) and not self.refuted and (self.label != "correct" or self.verified)
 
     def latest(self) -> Figures | None:
-        """Return the latest evaluation on a GPU that found it correct."""
+        """Return the latest GPU evaluation that found the program correct."""
         found = [one for one in self.evaluations if one.status == "CORRECT" and one.device == "cuda"]
         return found[-1] if found else None
 
     def best(self, baseline: str = "eager", device: str = "cuda") -> Speedup | None:
-        """Return the speedup of the latest evaluation that has one on a device."""
+        """Return the speedup over a baseline from the latest CORRECT evaluation that has one on a device."""
         found = [one.against(baseline) for one in self.evaluations if one.status == "CORRECT" and one.device == device]
         return next((one for one in reversed(found) if one is not None), None)
 
@@ -169,7 +169,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def token_count(text: str) -> int:
-    """Return how many words and signs a program has; tokenizers of language models count somewhat more.
+    """Return the number of words and signs in a program; tokenizers of language models count somewhat more.
 
     >>> token_count("x = torch.relu(y)")
     8
@@ -178,7 +178,7 @@ def token_count(text: str) -> int:
 
 
 def label_of(statuses: Iterable[str]) -> Label:
-    """Return what a program without a template is expected to be, by all its verdicts: correct if any says so.
+    """Return the label of a program without a template, from all its verdicts: correct if any says so.
 
     >>> label_of(["WRONG_OUTPUT", "CORRECT"]), label_of(["CRASH"]), label_of(["UNSTABLE"])
     ('correct', 'crash', 'correct')

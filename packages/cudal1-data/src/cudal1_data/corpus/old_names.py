@@ -1,18 +1,18 @@
-"""Old names in published corpora: what a pair of an earlier version called its fields and values."""
+"""Field names and values in pairs of earlier versions, and their present names."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 OLD_FIELDS = {"writing": "backend"}
-"""Today's name of a field, by its old name."""
+"""Present field name by old name."""
 
 _MUTANT = "spoilt: "
-"""How the template of a failure began."""
+"""Old prefix of a failure's template."""
 
 
 def renamed(pair: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a pair under today's names.
+    """Return the fields of a pair under their present names.
 
     >>> renamed({"writing": "triton", "label": "right", "template": "turned"})
     {'backend': 'triton', 'label': 'correct', 'template': 'transposed'}

@@ -1,4 +1,4 @@
-"""What a corpus holds, in numbers."""
+"""Statistics of a corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudal1_data.corpus.model import Pair
 from cudal1_data.techniques import TECHNIQUES
 
 BEATEN = 1.2
-"""Lower end of a speedup from which on a reference counts as beaten."""
+"""Smallest lower end of a speedup's interval with which a reference counts as beaten."""
 
 
 class Best(BaseModel):
@@ -23,30 +23,30 @@ class Best(BaseModel):
     family: str
     """Its name."""
     tasks: int
-    """Tasks with a verified program."""
+    """Number of references with a verified program, each size counted."""
     eager: float | None
-    """Largest speedup against the reference as it is; None where there is none."""
+    """Largest speedup over the unchanged reference; None if there is none."""
     compile: float | None
-    """Largest speedup against the reference under `torch.compile`; None where no record holds one."""
+    """Largest speedup over the reference under `torch.compile`; None if no record has one."""
 
 
 class Stats(BaseModel):
-    """A corpus in numbers."""
+    """Statistics of a corpus."""
 
     model_config = ConfigDict(frozen=True)
 
     pairs: int
-    """Pairs."""
+    """Number of pairs."""
     tasks: int
-    """References, each size counted."""
+    """Number of references, each size counted."""
     verified: int
     """Pairs that a judge on a GPU found correct."""
     judged: int
     """Pairs with an evaluation."""
     refuted: int
-    """Pairs whose evaluation says something else than their label."""
+    """Pairs whose evaluations contradict their label."""
     labels: dict[str, int]
-    """Pairs by what is expected of them."""
+    """Pairs by label."""
     backends: dict[str, int]
     """Correct pairs by backend."""
     families: dict[str, int]
@@ -56,7 +56,7 @@ class Stats(BaseModel):
     machines: dict[str, int]
     """Evaluations by processor or GPU."""
     precisions: dict[str, int]
-    """Evaluations by the judge's precision: how narrow the interval had to be."""
+    """Evaluations by the judge's precision (required interval width)."""
     protocols: dict[str, int]
     """Evaluations by version of the judge's protocol."""
     techniques: dict[str, float]
@@ -64,14 +64,14 @@ class Stats(BaseModel):
     techniques_verified: dict[str, float]
     """Share of verified pairs that show each technique."""
     speedups: dict[str, float]
-    """Quantiles of verified speedups against the reference as it is; empty where there are fewer than two."""
+    """Quantiles of verified speedups over the unchanged reference; empty if fewer than two."""
     beaten: int
-    """Tasks of which a verified program is surely faster by `BEATEN`."""
+    """References with a verified program whose speedup has a lower end of at least `BEATEN`."""
     best: tuple[Best, ...]
-    """By family."""
+    """Fastest verified programs by family."""
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return the statistics as readable text."""
         lines = [
             f"{self.pairs} pairs of {self.tasks} references; {self.judged} judged, {self.verified} verified on a GPU, "
             f"{self.refuted} not what their label says",
@@ -157,5 +157,5 @@ def _quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def listed(counts: dict[str, int]) -> str:
-    """Return counts for people, `none` where there are none."""
+    """Return counts as readable text, `none` if empty."""
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

@@ -1,4 +1,4 @@
-"""A corpus on the disk: Parquet for loading, JSON lines for reading and comparing."""
+"""A corpus on disk: Parquet for loading, JSON lines for reading and comparing."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from cudal1_data.task import Split
 
 SPLITS = tuple(get_args(Split))
 FILES = (*(f"{split}.parquet" for split in SPLITS), "pairs.parquet")
-"""The corpus in a folder that `cudal1-data corpus export` writes: a file for each split. Earlier versions wrote one."""
+"""Files in a folder from `cudal1-data corpus export`: one per split. Earlier versions wrote the last one only."""
 
 BUNDLED = Path("bundled")
-"""Stands for the corpus that comes with the package: pairs that a judge on a GPU found correct."""
+"""Name of the package's own corpus: pairs that a judge on a GPU found correct."""
 
 OF_TASK = ("family", "level", "split", "overlaps")
-"""What a pair says of its task in addition to its name; records do not."""
+"""Task fields that a pair has and a record lacks."""
 
 _MEASURED = ("latency_ms", "roofline_fraction", "memory_bytes")
-"""What the latest evaluation on a GPU tells in columns of its own."""
+"""Figures of the latest GPU evaluation that get their own columns."""
 
 _ROW_GROUP = 1000
-"""Rows that are written at once."""
+"""Rows per write."""
 
 _ORDER = ("task", "label", "backend", "template", "source_sha256")
 
 
 class Corpus:
-    """Pairs by key, in an order that does not depend on how they came in.
+    """Pairs by key, in an order that does not depend on the order of insertion.
 
     Args:
-        pairs: Of one key, the first from a template stands, else the first; with the evaluations of all.
+        pairs: The pairs. Of those with one key, the first from a template is kept, else the first, with the
+            evaluations of all.
     """
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
@@ -58,7 +59,7 @@ class Corpus:
         return iter(sorted(self._pairs.values(), key=_place))
 
     def __contains__(self, key: object) -> bool:
-        """Say whether there is a pair of that key."""
+        """Return whether the corpus has a pair of that key."""
         return key in self._pairs
 
     def __getitem__(self, key: Key) -> Pair:
@@ -66,16 +67,15 @@ class Corpus:
         return self._pairs[key]
 
     def add(self, pair: Pair) -> bool:
-        """Add a pair, or what it has more than the one of its key: evaluations, and the template that made it.
+        """Add a pair, or merge its evaluations and template into the pair with the same key.
 
-        A pair without a template came with a record, which says little of its task; its label follows from all its
-        evaluations.
+        A pair without a template came with a record; its label follows from all its evaluations.
 
         Returns:
-            Whether that changed anything.
+            Whether the corpus changed.
         """
         known = self._pairs.get(pair.key)
-        # Hundreds of pairs share a reference: one text in memory.
+        # Hundreds of pairs share a reference: keep one text in memory.
         shared = self._texts.setdefault(pair.reference_sha256, pair.reference)
         if known is None:
             self._pairs[pair.key] = pair.model_copy(update={"reference": shared})
@@ -93,11 +93,11 @@ class Corpus:
         return True
 
     def settle(self, made: Iterable[Pair] = ()) -> None:
-        """Give pairs what is known of their tasks: family, level, split, overlap.
+        """Set the task fields of pairs: family, level, split, overlap.
 
         Args:
-            made: Pairs made just now, one of each task: what they say holds for all pairs of that task and reference.
-                To other pairs without a template any pair from a template tells that has the same reference.
+            made: New pairs, one per task; all pairs of that task and reference take their fields. Other pairs
+                without a template take those of any template's pair with the same reference.
         """
         newest = {(pair.task, pair.reference_sha256): pair for pair in made}
         built = {
@@ -113,10 +113,10 @@ class Corpus:
                 self._pairs[key] = pair.model_copy(update={name: getattr(one, name) for name in OF_TASK})
 
     def save(self, path: Path) -> None:
-        """Write the corpus, by the file's ending as Parquet or JSON lines; an interrupted write leaves the old file.
+        """Write the corpus as Parquet or JSON lines, by the file's ending; an interrupted write leaves the old file.
 
         Raises:
-            DataError: The ending is another.
+            DataError: The ending is neither .parquet nor .jsonl.
             OSError: The file cannot be written.
         """
         with CorpusWriter(path) as file:
@@ -124,16 +124,16 @@ class Corpus:
 
 
 class CorpusWriter:
-    """Writes a corpus as it comes, by the file's ending as Parquet or JSON lines.
+    """Streaming writer of a corpus, as Parquet or JSON lines by the file's ending.
 
-    No more pairs than a row group's are in memory. The file is there when all is written: an interrupted write leaves
-    the old one.
+    It holds at most one row group of pairs in memory. The file appears when all is written: an interrupted write
+    leaves the old one.
 
     Args:
         path: The file.
 
     Raises:
-        DataError: The ending is another.
+        DataError: The ending is neither .parquet nor .jsonl.
         OSError: The file cannot be written.
     """
 
@@ -151,7 +151,7 @@ class CorpusWriter:
         return self
 
     def write(self, pairs: Iterable[Pair]) -> None:
-        """Write pairs behind those before."""
+        """Append pairs."""
         for pair in pairs:
             self._waiting.append(pair)
             if len(self._waiting) == _ROW_GROUP:
@@ -162,7 +162,7 @@ class CorpusWriter:
         self._waiting = []
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the file; put it in its place where nothing failed."""
+        """Close the file; move it into place if nothing failed."""
         try:
             if kind is None and self._waiting:
                 self._flush()
@@ -174,20 +174,20 @@ class CorpusWriter:
 
 
 def check_ending(path: Path) -> None:
-    """See whether a corpus can be written to a file.
+    """Check that a corpus can be written to a file.
 
     Raises:
-        DataError: Its ending is another than .parquet or .jsonl.
+        DataError: Its ending is neither .parquet nor .jsonl.
     """
     if path.suffix not in (".parquet", ".jsonl"):
         raise DataError(f"cannot write a corpus to {path}: name a file that ends in .parquet or .jsonl")
 
 
 def corpus_files(path: Path | str) -> tuple[Path, ...]:
-    """Return the files of a corpus: the path itself, those in a folder that `corpus export` wrote, or the package's.
+    """Return the files of a corpus: the path itself, those in a folder from `corpus export`, or the package's.
 
     Raises:
-        DataError: The name of the package's is somebody's file or folder, too.
+        DataError: A file or folder here is also named `bundled`.
     """
     path = Path(path)
     if path == BUNDLED:
@@ -204,10 +204,10 @@ def load_corpus(path: Path | str) -> Corpus:
     """Read a corpus.
 
     Args:
-        path: A .parquet or .jsonl file, or a folder that `corpus export` wrote; `bundled` for the package's own.
+        path: A .parquet or .jsonl file, or a folder from `corpus export`; `bundled` for the package's corpus.
 
     Raises:
-        DataError: The file is none, or not there; the message names it, and the line or row.
+        DataError: The file is missing or no corpus; the message names it, and the line or row.
         OSError: The file cannot be read.
     """
     files = corpus_files(path)
@@ -255,7 +255,7 @@ def _missing(path: Path) -> DataError:
 
 
 def _lines_of(path: Path) -> Generator[None, list[Pair], None]:
-    # ASCII, because programs may hold what some readers take for the end of a line.
+    # ASCII: programs may contain characters that some readers take for line ends.
     with path.open("w", encoding="ascii") as file:
         while True:
             pairs = yield

@@ -1,7 +1,7 @@
-"""Near-duplicates: which tasks ask for the same computation at another shape.
+"""Near-duplicates: tasks with the same computation at another shape.
 
 `overlaps.py` compares two suites; `duplicates.py` finds the training tasks that overlap a test; `behaviours.py` finds
-those that do the same to small inputs.
+tasks that compute the same on small inputs.
 """
 
 from cudal1_data.dedup.duplicates import near_duplicates

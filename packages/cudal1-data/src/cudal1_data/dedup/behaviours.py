@@ -1,4 +1,4 @@
-"""Tasks by what they do to the same small inputs: rewrites of one function agree, whatever their operators."""
+"""Lookup of tasks by behaviour on small inputs: rewrites of one function agree even if their operators differ."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from cudal1_data.tracing.tasks import Behaviour
 
 _APART = 2e-5
-"""How far two rewrites may be apart: a small number added against division by zero is allowed for, the approximation of
-an activation is not."""
+"""Tolerance between two rewrites: it allows for an epsilon against division by zero, not for an approximate
+activation."""
 
 
 class Behaviours:
-    """Tasks, found by what they do.
+    """Tasks indexed by behaviour.
 
     >>> known = Behaviours([("a", ((4.0, 1.0, 0.25), (8.0, 1.0, 0.5))), ("b", ())])
     >>> known.find(((4.0, 1.000001, 0.25),)), known.find(((4.0, 1.0, 0.2501), (8.0, 1.0, 0.5))), known.find(())
@@ -26,7 +26,7 @@ class Behaviours:
                 self._known.setdefault((len(told), told[0]), []).append((name, told))
 
     def find(self, behaviour: Behaviour) -> tuple[str, ...]:
-        """Return the tasks that do the same, at one size on one kind of inputs."""
+        """Return the tasks that behave the same at one size on one kind of inputs."""
         some = ((told, *known) for told in behaviour for known in self._known.get((len(told), told[0]), []))
         return tuple(dict.fromkeys(name for told, name, other in some if _alike(told, other)))
 

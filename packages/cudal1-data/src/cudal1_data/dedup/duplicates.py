@@ -1,6 +1,6 @@
-"""Which tasks ask for what a test asks for: by what is known of them, and where that says nothing, by tracing both.
+"""Near-duplicates of a test suite: by known facts, and otherwise by tracing both.
 
-Two tasks are the same where their operator graphs are, or where they do the same to small inputs.
+Two tasks are the same if their operator graphs or their results on small inputs are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cudal1_data.tracing import TaskGraph, Tracer
 from cudal1_data.tracing.process import TIMEOUT_S
 
 _traced: dict[str, TaskGraph] = {}
-"""What was traced in this process, by the reference's text: an evaluation of a run asks for the same tasks again."""
+"""Traces of this process by the reference's text: an evaluation of a run needs the same tasks again."""
 
 
 def near_duplicates(
@@ -25,19 +25,19 @@ def near_duplicates(
     notify: Callable[[str], None] = lambda _: None,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, Same]:
-    """Return which tasks ask for what a task of a test suite asks for.
+    """Return the tasks that are near-duplicates of a task of a test suite.
 
-    What `same_tasks` does not find is traced, and so is the test. Tracing executes references in a process that is no
-    sandbox. A task that cannot be traced is reported and counts as no near-duplicate.
+    The tasks that `same_tasks` does not find are traced, and so is the test. Tracing executes references in a process
+    without a sandbox. A task that cannot be traced is reported.
 
     Args:
-        tasks: Tasks that may be trained on.
-        test: Tasks that results are reported on.
-        notify: Called with what takes time, how far it has come, and what cannot be traced.
-        timeout_s: Longest time for tracing one reference.
+        tasks: Tasks for training.
+        test: Tasks for reporting results.
+        notify: Called with progress messages and with tasks that cannot be traced.
+        timeout_s: Maximum time to trace one reference, in seconds.
 
     Raises:
-        DataError: There is something to trace, and torch is not installed.
+        DataError: There are tasks to trace, and torch is not installed.
     """
     tasks, test = tuple(tasks), tuple(test)
     found = same_tasks(tasks, test)
@@ -61,7 +61,7 @@ def near_duplicates(
 
 
 class _Graphs:
-    """Fingerprints of tasks, each text traced once."""
+    """Tracer that traces each reference text once."""
 
     def __init__(self, notify: Callable[[str], None], timeout_s: float) -> None:
         self._notify = notify
@@ -74,11 +74,11 @@ class _Graphs:
         self._tracer.close()
 
     def of(self, tasks: Iterable[Task], what: str) -> list[TaskGraph]:
-        """Return what tracing finds of each task.
+        """Return the trace of each task.
 
         Args:
             tasks: The tasks.
-            what: What to call them.
+            what: Their name in messages.
         """
         tasks = list(tasks)
         missing = list({task.source: task for task in tasks if task.source not in _traced}.values())

@@ -12,7 +12,7 @@ from cudal1_data.tracing.tasks import TaskGraph
 
 
 class Overlap(BaseModel):
-    """A task of the first suite, and those of the second that have its graph."""
+    """A task of the first suite, and those of the second with its graph or behaviour."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -21,9 +21,9 @@ class Overlap(BaseModel):
     same: tuple[str, ...]
     """Ids in the second suite."""
     operators: tuple[str, ...]
-    """What the first computes, operator by operator."""
+    """Operators of the first."""
     by: Literal["graph", "behaviour"] = "graph"
-    """What shows it: the same operators, or the same answers to small inputs."""
+    """Evidence: the same operators, or the same results on small inputs."""
 
 
 class OverlapReport(BaseModel):
@@ -36,16 +36,16 @@ class OverlapReport(BaseModel):
     other: str
     """Name of the second."""
     tasks: int
-    """Tasks of the first that were compared."""
+    """Number of tasks of the first with a graph."""
     others: int
-    """Tasks of the second that were compared."""
+    """Number of tasks of the second with a graph."""
     overlaps: tuple[Overlap, ...]
     """Tasks of the first that have near-duplicates in the second."""
     failed: dict[str, str]
-    """Tasks that cannot be traced, with the reason: nothing is known of them."""
+    """Tasks that cannot be traced, with the reason."""
 
     def text(self) -> str:
-        """Return the report for people."""
+        """Return the report as readable text."""
         width = max((len(one.task) for one in self.overlaps), default=0)
         lines = [f"{one.task:{width}}  {', '.join(one.same)}{_shown(one)}" for one in self.overlaps]
         lines += [f"cannot be traced: {name}: {reason}" for name, reason in self.failed.items()]
@@ -64,8 +64,8 @@ def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequ
     """Compare two suites.
 
     Args:
-        suite: Name and graphs of the first. The same task in both suites (by id) is no near-duplicate of itself.
-        other: Name and graphs of the second.
+        suite: Name and graphs of the first suite. A task in both suites (by id) is no near-duplicate of itself.
+        other: Name and graphs of the second suite.
     """
     by_graph: dict[str, list[str]] = {}
     for task in other[1]:

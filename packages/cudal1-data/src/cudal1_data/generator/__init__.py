@@ -1,4 +1,4 @@
-"""Generated tasks: families of structures, written out as programs in KernelBench's form. Docs: docs/generated.md."""
+"""Generated tasks: families of structures as programs in KernelBench's form. Docs: docs/generated.md."""
 
 from cudal1_data.generator.families import FAMILIES
 from cudal1_data.generator.make import make_task

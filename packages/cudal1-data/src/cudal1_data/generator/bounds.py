@@ -1,7 +1,7 @@
-"""Between which numbers an operator's results lie, and whether a choice within it is always decided the same way.
+"""Intervals of an operator's results, and detection of choices that are always decided the same way.
 
-An absolute value of something that is never negative, a clamp beyond the range of its operand, the larger of two values
-whose ranges do not meet: these do nothing, also inside a compound operator, and `applied` says so.
+An absolute value of a nonnegative operand, a clamp beyond its operand's range, a maximum of values with disjoint
+ranges: these do nothing. `applied` reports them, also inside a compound operator.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Interval:
     high: float = math.inf
 
     def __and__(self, other: Interval) -> Interval:
-        """What lies in both."""
+        """Return the intersection."""
         return Interval(max(self.low, other.low), min(self.high, other.high))
 
     def __or__(self, other: Interval) -> Interval:
-        """The least interval around both."""
+        """Return the smallest interval around both."""
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -50,9 +50,9 @@ _KNOWN: dict[str, Interval] = {
     "smooth_l1": POSITIVE,
     "binary_cross_entropy_with_logits": POSITIVE,
 }
-"""Bounds that arithmetic on intervals does not find: their expressions name the operand more than once."""
+"""Bounds that interval arithmetic misses, because the expressions use an operand more than once."""
 _SMOOTH = frozenset({"softplus", "mish", "logsigmoid", "logaddexp", "softsign", "binary_cross_entropy_with_logits"})
-"""Rows whose choices only keep numbers in range: no choice within them can do nothing."""
+"""Rows whose choices only keep numbers in range: these never count as idle."""
 _MONOTONE: dict[str, Callable[[float], float]] = {
     "exp": math.exp,
     "expm1": math.expm1,
@@ -77,18 +77,18 @@ _LIMITS = {
     "sigmoid": (0.0, 1.0),
     "softplus": (0.0, math.inf),
 }
-"""What monotone functions come to at both ends of the line, or of where they are defined."""
+"""Limits of monotone functions at both ends of their domain."""
 
 
 def applied(expression: str, *operands: Interval) -> tuple[Interval, bool]:
     """Apply an expression of `cudal1_data.operators` to intervals.
 
     Args:
-        expression: Over `a`, `b`, `c`.
-        operands: What each of these lies between.
+        expression: Expression over `a`, `b`, `c`.
+        operands: Interval of each.
 
     Returns:
-        What the results lie between, and whether a choice within the expression is always decided the same way.
+        Interval of the results, and whether a choice within the expression is always decided the same way.
 
     >>> applied("abs(a)", Interval(0.0, 2.0))
     (Interval(low=0.0, high=2.0), True)
@@ -101,7 +101,7 @@ def applied(expression: str, *operands: Interval) -> tuple[Interval, bool]:
 
 @functools.cache
 def chooses(expression: str) -> bool:
-    """Whether an expression has a choice in it that could do nothing.
+    """Return whether an expression contains a choice that could do nothing.
 
     >>> chooses("a * sigmoid(b)"), chooses("elu(a)")
     (False, True)
@@ -175,7 +175,7 @@ def _value(name: str, x: float, end: int) -> float:
 
 
 def _wave(name: str, one: Interval) -> Interval:
-    """Of sines within a quarter and cosines within half a turn of zero; else what all lie between."""
+    """Return the interval of a sine within pi/2 or a cosine within pi of zero, else [-1, 1]."""
     if name == "sin" and -math.pi / 2 <= one.low and one.high <= math.pi / 2:
         return Interval(math.sin(one.low), math.sin(one.high))
     if name == "cos" and -math.pi <= one.low and one.high <= math.pi:

@@ -1,4 +1,4 @@
-"""Chains of pointwise operators, each tried on the sample values before it is kept."""
+"""Chains of pointwise operators, each tested on the sample values before it is kept."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from cudal1_data.generator.values import Value, pointwise
 from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY, Operator
 
 _ATTEMPTS = 12
-"""Draws of one operator before the attempt at a task ends: the values suit none."""
+"""Maximum number of draws of one operator; then the attempt at a task ends."""
 _MEMORY_NS = 0.7
-"""What fresh memory for one element of a result takes."""
+"""Time of new memory for one element of a result."""
 _MAX_NESTED = 3
-"""Operators in one line."""
+"""Maximum number of operators in one line."""
 _LONGEST = 64
-"""Characters of an expression that another may still be wrapped around."""
+"""Maximum number of characters of an expression inside another."""
 _BENDING = ("tanh", "sigmoid", "silu", "gelu", "softplus", "sin", "atan")
-"""Operators whose gradient depends on their operand: one ends a backward task whose gradients would miss an input."""
+"""Operators whose gradient depends on their operand: one ends a backward task if a gradient would miss an input."""
 _LOGADDEXP_BACK_NS = 10.0
-"""What its gradient takes more than others."""
+"""Additional time of its gradient."""
 
 
 def chain(program: Program, draw: Draw, value: Value, steps: int, operands: Sequence[Value] = ()) -> Value:
-    """Put pointwise operators on a value.
+    """Apply pointwise operators to a value.
 
     Args:
         program: The task.
         draw: Choices.
-        value: What to begin with.
+        value: The first value.
         steps: Number of operators with one operand.
-        operands: What comes in on the way, in order; a mask selects.
+        operands: Further operands in order; a mask selects.
 
     Raises:
         UnsuitableError: No operator suits the values.
@@ -51,7 +51,7 @@ def chain(program: Program, draw: Draw, value: Value, steps: int, operands: Sequ
 
 
 def joined(program: Program, draw: Draw, value: Value, other: Value) -> Value:
-    """Bring a second operand in.
+    """Combine a value with a second operand.
 
     Raises:
         UnsuitableError: No operator suits the values.
@@ -60,7 +60,7 @@ def joined(program: Program, draw: Draw, value: Value, other: Value) -> Value:
 
 
 def apply_named(program: Program, draw: Draw, name: str, *values: Value) -> Value:
-    """Apply the pointwise operator of a name.
+    """Apply a pointwise operator by name.
 
     Raises:
         UnsuitableError: It does not suit the values.
@@ -73,7 +73,7 @@ def finished(program: Program, draw: Draw, value: Value) -> Value:
     """Return the value as an output: in a backward task, gradients must depend on every input.
 
     Raises:
-        UnsuitableError: It tells too little.
+        UnsuitableError: The output is not informative.
     """
     if program.backward and not set(value.leaves) <= value.curved:
         for name in draw.some(_BENDING, len(_BENDING)):
@@ -83,12 +83,12 @@ def finished(program: Program, draw: Draw, value: Value) -> Value:
                 return bent
         raise UnsuitableError("no operator makes its gradients depend on all inputs")
     if not grid.informative(value.grid):
-        raise UnsuitableError("the answer tells too little of its inputs")
+        raise UnsuitableError("the output depends too little on its inputs")
     return value
 
 
 def short(program: Program, value: Value) -> Value:
-    """Give a value a variable once its text has grown long."""
+    """Assign a value to a variable if its text is long."""
     return program.keep(value) if value.nested >= _MAX_NESTED or len(value.text) > _LONGEST else value
 
 
@@ -140,11 +140,11 @@ def _checked(program: Program, operator: Operator, constant: float | None, *valu
 
 
 _MIN_CHANGED = 6
-"""Samples, of 64, that an operator must change: a clamp that a hundredth of the values meet does next to nothing."""
+"""Minimum number of the 64 samples that an operator must change: a clamp of 1 % of the values does next to nothing."""
 
 
 def _alike(after: Grid, before: Grid) -> bool:
-    """Whether an operator did next to nothing, or no more than change the sign of it all."""
+    """Return whether an operator did next to nothing, or only changed all signs."""
     largest = max(map(abs, before.values))
     return any(
         sum(abs(a - sign * b) > 1e-3 * largest for a, b in zip(after.values, before.values, strict=True)) < _MIN_CHANGED

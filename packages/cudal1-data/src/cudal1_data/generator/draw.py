@@ -1,4 +1,4 @@
-"""Choices that depend on a label and on nothing else: not on Python's hash, its version, or what was drawn before."""
+"""Choices that depend only on a label, not on Python's hash or version, or on earlier draws."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _Item = TypeVar("_Item")
 class Draw:
     """A stream of choices named by labels.
 
-    Only `random.Random.random` is used, the one method whose sequence Python promises to keep.
+    It uses only `random.Random.random`, the one method whose sequence Python promises to keep.
 
     Args:
-        labels: What the choices are for; other labels give an unrelated stream.
+        labels: Names of the stream; other labels give an unrelated stream.
     """
 
     def __init__(self, *labels: object) -> None:
@@ -26,7 +26,7 @@ class Draw:
         self._next = random.Random(int.from_bytes(digest[:16], "little")).random
 
     def child(self, *labels: object) -> Draw:
-        """Return the stream of a part: what is drawn there changes nothing here."""
+        """Return an independent stream for a part; its draws do not affect this stream."""
         return Draw(self._label, *labels)
 
     def real(self) -> float:
@@ -38,7 +38,7 @@ class Draw:
         return math.sqrt(-2.0 * math.log(1.0 - self._next())) * math.cos(2.0 * math.pi * self._next())
 
     def chance(self, share: float) -> bool:
-        """Return True in this share of cases."""
+        """Return True with this probability."""
         return self._next() < share
 
     def integer(self, low: int, high: int) -> int:

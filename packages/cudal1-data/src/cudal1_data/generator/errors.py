@@ -1,7 +1,7 @@
-"""What families raise while they write a task."""
+"""Exceptions of families."""
 
 from __future__ import annotations
 
 
 class UnsuitableError(Exception):
-    """What was drawn makes no good task; the next attempt draws anew. Never leaves this package."""
+    """A drawn task is unsuitable; the next attempt draws again. It never leaves this package."""

@@ -1,7 +1,7 @@
-"""Eight by eight sample values of every tensor, carried along while a program is written.
+"""8 x 8 sample values of every tensor, computed while a program is generated.
 
-They show what an operator does to the values before it stands in a task: whether an answer is constant, saturated,
-out of range, or no longer depends on an input. Rows stand for all leading dimensions, columns for the last.
+They show an operator's effect before it enters a task: whether a result is constant, saturated, out of range, or
+independent of an input. Rows stand for all leading dimensions, columns for the last.
 """
 
 from __future__ import annotations
@@ -14,45 +14,44 @@ from typing import Literal, cast
 from cudal1_data.generator.draw import Draw
 
 LAYERS = "layers"
-"""Name under which the weights of all layers go, as a leaf."""
+"""Leaf name of the weights of all layers."""
 
 SIDE = 8
-"""Rows, and columns: few, because every operator is applied to all samples once for each leaf."""
+"""Number of rows and of columns: few, because every operator is applied to all samples once for each leaf."""
 ROWS = [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)]
 """Places of each row."""
 COLUMNS = [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)]
 """Places of each column."""
 
 Kind = Literal["full", "uneven", "tilted", "row", "column", "mask", "positive"]
-"""`full`: normal; `uneven`: each row with a mean and spread of its own; `tilted`: each column with a mean and spread of
-its own; `row`: the same for each row; `column`: one for each row; `mask`: 1 with a chance of 0.7; `positive`: from 0.5
-to 1.5."""
+"""`full`: normal; `uneven`: mean and spread vary by row; `tilted`: mean and spread vary by column; `row`: all rows are
+equal; `column`: each row is constant; `mask`: 1 with probability 0.7, else 0; `positive`: from 0.5 to 1.5."""
 
 _LARGEST = 40.0
-"""Values beyond make float16 coarse and exponentials run over."""
+"""Larger values make float16 coarse and exponentials overflow."""
 _MIN_SPREAD = 0.12
-"""Standard deviation over the largest magnitude: below, an answer is nearly constant."""
+"""Minimum standard deviation over the largest magnitude; below, a result is nearly constant."""
 _MAX_EQUAL = 0.7
-"""Share of samples with one value: above, an answer is mostly saturated."""
+"""Maximum share of equal samples; above, a result is mostly saturated."""
 _MIN_EFFECT = 0.12
-"""Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
+"""Minimum change, over the standard deviation, if one leaf is redrawn; below, the result hardly depends on it."""
 
 OF_EXTREMES = 0.3
-"""The same of extremes: in longer lines than the sample's, operands that are the same for a line decide less."""
+"""The same for extremes: operands constant along a line matter less in lines longer than the sample's."""
 
 Samples = list[float]
 Function = Callable[[float], float] | Callable[[float, float], float] | Callable[[float, float, float], float]
-"""What an operator does to numbers, one or two of which may be tensors' and the last a constant."""
+"""An operator on numbers: one or two from tensors, and the last possibly a constant."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Sample values, and what they become when one leaf is drawn anew."""
+    """Sample values, and their values after one leaf is redrawn."""
 
     values: Samples
     """SIDE x SIDE values, row by row."""
     redrawn: dict[str, Samples] = field(default_factory=dict[str, Samples])
-    """The same with another draw of the leaf of that name."""
+    """Values with another draw of the named leaf."""
 
 
 def leaf(name: str, draw: Draw, kind: Kind) -> Grid:
@@ -79,7 +78,7 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
 
 
 def apply(operator: Function, *grids: Grid) -> Grid | None:
-    """Apply an operator to each place; None where it is not defined or runs over."""
+    """Apply an operator to each place; return None if it is undefined or overflows."""
     function = cast("Callable[..., float]", operator)
     try:
         values = [function(*each) for each in zip(*(grid.values for grid in grids), strict=True)]
@@ -93,12 +92,12 @@ def apply(operator: Function, *grids: Grid) -> Grid | None:
 
 
 def rows(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
-    """Apply a reduction or scan to each row; a single value stands at every place of its row."""
+    """Apply a reduction or scan to each row; a single value fills its row."""
     return _lines(function, grid, ROWS)
 
 
 def columns(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
-    """Apply a reduction or scan to each column; a single value stands at every place of its column."""
+    """Apply a reduction or scan to each column; a single value fills its column."""
     return _lines(function, grid, COLUMNS)
 
 
@@ -118,7 +117,7 @@ def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: li
 
 
 def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") -> Grid:
-    """Return what a product or convolution of the operands looks like: normal, and new as far as an operand is."""
+    """Return samples like a product or convolution of the operands: normal, and redrawn as much as an operand."""
     values = [spread * value for value in _samples(draw, kind)]
     redrawn: dict[str, Samples] = {}
     for name in leaves(*grids):
@@ -130,26 +129,26 @@ def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") ->
 
 
 def after_layer(draw: Draw, grid: Grid, spread: float) -> Grid:
-    """Return what a layer of the model makes of values, its weights one more leaf."""
+    """Return samples like the output of a model's layer; its weights are one more leaf."""
     return mixed(draw, grid, leaf(LAYERS, draw, "full"), spread=spread * size(grid.values))
 
 
 def _novelty(grid: Grid, name: str) -> float:
-    """Share of the values that is new when a leaf is drawn anew: two unrelated draws differ by the root of two."""
+    """Return how much of the values a redrawn leaf changes: 1 if unrelated, when their difference has RMS sqrt(2)."""
     return min(1.0, _change(grid.values, grid.redrawn[name]) / (math.sqrt(2.0) * size(grid.values) + 1e-9))
 
 
 def leaves(*grids: Grid) -> list[str]:
-    """Names of all leaves below, in order of appearance."""
+    """Return the names of all leaves, in order of appearance."""
     return list(dict.fromkeys(name for grid in grids for name in grid.redrawn))
 
 
 def informative(grid: Grid | None, min_effect: float = _MIN_EFFECT) -> bool:
-    """Whether values are finite, of ordinary size, spread out, and depend on every leaf.
+    """Return whether values are finite, of ordinary size, spread out, and depend on every leaf.
 
     Args:
         grid: The values.
-        min_effect: Change, over the standard deviation, when one leaf is drawn anew.
+        min_effect: Minimum change, over the standard deviation, if one leaf is redrawn.
     """
     if grid is None or not all(map(math.isfinite, grid.values)):
         return False
@@ -163,62 +162,62 @@ def informative(grid: Grid | None, min_effect: float = _MIN_EFFECT) -> bool:
 
 
 def unchanged(before: Grid, after: Grid) -> bool:
-    """Whether an operator does next to nothing: the exponential branch of an ELU to values just below zero."""
+    """Return whether an operator does next to nothing, like ELU's exponential branch just below zero."""
     least = 4e-3 * max(map(abs, before.values))
     return sum(abs(one - other) > least for one, other in zip(before.values, after.values, strict=True)) < 2
 
 
 def stands_out(values: Samples, lines: list[list[int]]) -> bool:
-    """Whether the means of lines differ by more than the chance of few samples: of a thousand they would be alike."""
+    """Return whether the means of lines differ by more than sampling noise, which vanishes in long lines."""
     means = [math.fsum(values[place] for place in line) / len(line) for line in lines]
     within = math.fsum(deviation([values[place] for place in line]) ** 2 for line in lines) / len(lines)
     return deviation(means) ** 2 >= 3.5 * within / SIDE
 
 
 def even(grid: Grid, lines: list[list[int]]) -> bool:
-    """Whether no line is nearly constant: dividing by its spread would magnify rounding."""
+    """Return whether no line is nearly constant: dividing by its spread would amplify rounding errors."""
     spreads = [deviation([grid.values[place] for place in line]) for line in lines]
     return min(spreads) >= 0.2 * deviation(grid.values)
 
 
 def middle(values: Samples) -> tuple[float, float]:
-    """Between what all values lie but one in twenty at each end, and one at least where that leaves some."""
+    """Return the range of the different values without 5 % at each end (at least one, if more than two)."""
     ordered = sorted(set(values))
     cut = max(1, len(ordered) // 20) if len(ordered) > 2 else 0
     return ordered[cut], ordered[-1 - cut]
 
 
 def repeats(grid: Grid, lines: list[list[int]]) -> bool:
-    """Whether values come up twice in a line: of another line they may be all, as of one that a clamp cuts off."""
+    """Return whether a line contains equal values, as after a clamp; in another line all may be equal."""
     return any(len({grid.values[place] for place in line}) < len(line) for line in lines)
 
 
 def bounded(values: Samples, *, above: bool) -> bool:
-    """Whether values crowd at their end: the largest of a thousand would always be the same."""
+    """Return whether values cluster at one end: the extreme of a thousand would always be the same."""
     ordered = sorted(values, reverse=not above)
     least, middle, most = ordered[-4], ordered[len(ordered) // 2], ordered[-1]
     return abs(most - least) < 0.2 * abs(most - middle)
 
 
 def mixes(*grids: Grid) -> bool:
-    """Whether sums of products of these say something about each: none nearly constant, and one without a mean."""
+    """Return whether sums of products depend on each factor: none is nearly constant, and one has almost no mean."""
     means = [abs(math.fsum(one.values)) / len(one.values) / (size(one.values) + 1e-9) for one in grids]
     return all(mean < 0.9 for mean in means) and min(means) < 0.3
 
 
 def size(values: Sequence[float]) -> float:
-    """Root mean square."""
+    """Return the root mean square."""
     return math.sqrt(math.fsum(value * value for value in values) / len(values))
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Standard deviation."""
+    """Return the standard deviation."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 def change(grid: Grid, name: str) -> float:
-    """Root mean square of what changes when a leaf is drawn anew."""
+    """Return the root mean square of the change if a leaf is redrawn."""
     return _change(grid.values, grid.redrawn[name])
 
 

@@ -1,4 +1,4 @@
-"""From a family, a seed and a number to a task."""
+"""Generation of a task from a family, a seed and a number."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cudal1_data.generator.program import Dtype, Program
 from cudal1_data.task import SizeFamily, Task
 
 _ATTEMPTS = 200
-"""Draws of a whole task before the family is at fault: none of 12,400 tasks needed them all."""
+"""Maximum number of draws of a whole task; none of 12,400 tasks needed as many."""
 _FAR_OUT = frozenset({"softmax", "softmin", "cumprod"})
-"""Operators with results some of which are hundreds of times the usual one."""
+"""Operators whose results may be hundreds of times the usual one."""
 _EXTREMES = frozenset({"amax[columns]", "amin[columns]", "amax[rows]", "amin[rows]", "cummax[rows]", "cummin[rows]"})
-"""Extremes of lines that are a hundred times as long as those of the sample."""
+"""Extremes of lines a hundred times as long as the sample's."""
 _MIN_OF_INPUTS = 0.2
-"""What all inputs together must change of an output, over its root mean square: else its weights alone decide."""
+"""Minimum change of an output by all inputs together, over its root mean square; below, its weights decide."""
 _BOUNDED = frozenset(
     {"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p", "logsigmoid"}
 )
 """Operators whose results are bounded."""
 _DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
-"""Of inputs, weights, arithmetic and outputs; a third of the tasks each."""
+"""Dtypes of inputs, weights, arithmetic and outputs; each for a third of the tasks."""
 
 
 def make_task(family: str, seed: int, number: int, *, backward: bool = False) -> Task:
@@ -33,8 +33,8 @@ def make_task(family: str, seed: int, number: int, *, backward: bool = False) ->
     Args:
         family: A key of `FAMILIES`.
         seed: Any integer from 0.
-        number: Which task of that seed, from 0.
-        backward: Whether the task computes the gradients of its inputs.
+        number: Number of the task of that seed, from 0.
+        backward: Whether the task computes its inputs' gradients.
 
     Raises:
         ValueError: The family has no gradients.
@@ -67,14 +67,14 @@ def _check(program: Program) -> None:
     if program.unused():
         raise UnsuitableError(f"nothing depends on {program.unused()}")
     if not all(grid.informative(value.grid) for value in program.outputs):
-        raise UnsuitableError("an output tells too little")
+        raise UnsuitableError("an output is not informative")
     for value in program.outputs:
         changes = [grid.change(value.grid, name) for name in program.inputs if name in value.grid.redrawn]
         if math.hypot(*changes) < _MIN_OF_INPUTS * grid.size(value.grid.values):
-            raise UnsuitableError("an output depends on weights for the most part")
+            raise UnsuitableError("an output depends mostly on weights")
     for node in structure.nodes(*program.roots):
         if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):
-            raise UnsuitableError("a rotation by a large value magnifies its rounding")
+            raise UnsuitableError("a rotation by a large value amplifies its rounding error")
         if node.operator in _BOUNDED and _reaches(node.operands[0], _EXTREMES):
             raise UnsuitableError("extremes of many values end up at the bound")
     if program.backward and len(program.outputs) > 1:
@@ -82,7 +82,7 @@ def _check(program: Program) -> None:
 
 
 def _reaches(node: structure.Node, wanted: frozenset[str]) -> bool:
-    """Whether a value grows with what one of some operators made, far beyond what the few samples show."""
+    """Return whether a value grows with the result of a wanted operator, far beyond what the samples show."""
     if node.heavy:
         return f"{node.operator}[{node.detail}]" in wanted or node.operator in wanted
     if node.operator in _BOUNDED:
@@ -123,7 +123,7 @@ def _task(program: Program, family: str, name: str) -> Task:
 
 
 def _human(family: str, program: Program) -> str:
-    """Family and operators, in the order in which they are applied."""
+    """Return a name of family and operators, in order of application."""
     names = [node.operator for node in reversed(structure.nodes(*program.roots))]
     kept = list(dict.fromkeys(names))
     shown = ", ".join(kept[:6]) + (", ..." if len(kept) > 6 else "")

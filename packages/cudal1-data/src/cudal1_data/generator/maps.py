@@ -1,4 +1,4 @@
-"""Feature maps: shapes in one to three dimensions, convolutions over them, and what they cost."""
+"""Feature maps: shapes in one to three dimensions, convolutions, and their cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AXES = {1: ("LENGTH",), 2: ("HEIGHT", "WIDTH"), 3: ("DEPTH", "HEIGHT", "WIDTH")
 _EDGES = {1: (256, 300, 512, 700, 1024), 2: (24, 28, 32, 40, 48), 3: (8, 10, 12, 14)}
 _GPU_EDGES = {1: (1024, 4096, 6000, 8192), 2: (56, 64, 112, 128), 3: (16, 24, 32)}
 _FLOPS_PER_NS = 45.0
-"""Floating-point operations of a convolution in a nanosecond on one core, in float32."""
+"""Floating-point operations per nanosecond of a float32 convolution on one core."""
 _LAYERS = ("conv", "conv2", "conv3", "conv4", "conv5")
 
 
@@ -32,7 +32,7 @@ class Form:
     dilation: int = 1
     """Distance of the window's points."""
     depthwise: bool = False
-    """Whether each channel has a window of its own."""
+    """Whether each channel has its own window."""
     groups: int = 1
     """Groups of channels."""
 
@@ -51,12 +51,12 @@ FORMS = (
 
 
 def dims_of(rank: int, channels: str = "CHANNELS") -> Dims:
-    """Return the shape of feature maps with so many spatial dimensions."""
+    """Return the shape of feature maps with `rank` spatial dimensions."""
     return ("BATCH", channels, *_AXES[rank])
 
 
 def feature_input(program: Program, draw: Draw, name: str, dims: Dims, *, kind: grid.Kind = "full") -> Value:
-    """Add feature maps as an input; some lie channels last."""
+    """Add feature maps as an input; some are in channels-last layout."""
     last = len(dims) == 4 and draw.chance(0.3)
     return program.input(name, dims, kind=kind, layout="channels_last" if last else "contiguous")
 
@@ -69,13 +69,13 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
         draw: Choices.
         value: Feature maps.
         form: The kind of convolution.
-        out: Constant with the number of channels that come out; as many as come in when empty.
+        out: Constant with the number of output channels; empty for that of the input.
 
     Raises:
-        UnsuitableError: Sums over the values say too little.
+        UnsuitableError: Sums over the values are not informative.
     """
     if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
-        raise UnsuitableError("sums of these values say too little")
+        raise UnsuitableError("sums of these values are not informative")
     rank, channels = len(value.dims) - 2, value.dims[1]
     out = out or channels
     words = [channels, out, str(form.kernel)]
@@ -114,8 +114,8 @@ def set_sizes(
         program: The task.
         draw: Choices.
         dims: The input's shape.
-        costs_ns: What convolutions and pooling take for each element and channel (those over all channels), in
-            nanoseconds; pointwise work was counted by the program.
+        costs_ns: Time of convolutions and pooling over all channels, per element and channel, in nanoseconds; the
+            program has counted pointwise work.
         widths: Further constants for channels, as multiples of the input's.
         growth: Elements of the largest tensor over those of the input.
     """
@@ -132,7 +132,7 @@ def set_sizes(
     wide = draw.one((32, 64) if rank == 3 else (64, 128, 192, 256))
     long = draw.one(_GPU_EDGES[rank])
     whole = gpu_elements(draw, program, dims) / growth
-    if costs_ns:  # convolutions may take longer than what moves
+    if costs_ns:  # arithmetic may take longer than memory traffic
         whole = min(whole, gpu_flops(draw, program) / (_FLOPS_PER_NS * costs_ns * wide))
     program.size("BATCH", batch, max(4, round(whole / (wide * long**rank))))
     program.size(dims[1], channels, wide)
@@ -143,7 +143,7 @@ def set_sizes(
 
 
 def dense_ns(form: Form, rank: int, *, widening: float = 1.0) -> float:
-    """Return what a convolution over all channels takes for each element that comes in, over the number of channels."""
+    """Return the time of a convolution over all channels per input element and channel, in nanoseconds."""
     if form.depthwise:
         return 0.0
     return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / _FLOPS_PER_NS

@@ -1,4 +1,4 @@
-"""Matrix products, scaled so that their values are of ordinary size."""
+"""Matrix products, scaled to values of ordinary size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, 
     Args:
         program: The task.
         draw: Choices.
-        value: The factor, its last dimension `width`.
+        value: The factor, with last dimension `width`.
         width: Constant with the number of terms.
         out: Constant with the number of results.
-        bias: Whether a bias is added; drawn by default.
+        bias: Whether to add a bias; drawn by default.
     """
     bias = draw.chance(0.5) if bias is None else bias
     dims = (*value.dims[:-1], out)
     if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
-        raise UnsuitableError("sums of these values say too little")
+        raise UnsuitableError("sums of these values are not informative")
     size = grid.size(value.grid.values)
     if draw.chance(0.5):
         name = program.free(("proj", "lift", "mix", "map", "blend", "turn", "drop", "rise", "fold"))
@@ -53,12 +53,12 @@ def matmul(
         left: First factor.
         right: Second factor.
         dims: The result's shape.
-        width: Number of terms, as it stands in the program.
-        text: How the product is written, with `{0}` and `{1}` for the factors.
-        detail: What the structure shows in addition to the name.
+        width: Number of terms, as an expression of the program.
+        text: Text of the product, with `{0}` and `{1}` for the factors.
+        detail: Addition to the operator's name in the structure.
     """
     if not grid.mixes(left.grid, right.grid):
-        raise UnsuitableError("sums of these products say too little")
+        raise UnsuitableError("sums of these products are not informative")
     product = text.format(left.atom, right.atom)
     if product.startswith("torch."):
         written = f"{product} / {width}**0.5"
@@ -70,19 +70,19 @@ def matmul(
 
 
 def sides_of(program: Program, draw: Draw, names: tuple[str, str, str], products: float = 1.0) -> None:
-    """Set rows, terms and columns of a product that takes as long as a call should.
+    """Set rows, terms and columns of a product to reach a call's target time.
 
     Args:
-        program: The task, its pointwise work counted already, with its outputs.
+        program: The task with its outputs and counted pointwise work.
         draw: Choices.
         names: Constants for rows, terms and columns.
-        products: How many products of these sizes the program makes.
+        products: Number of products of these sizes.
     """
     work = target_ns(draw, program) * program.flops_per_ns / (2.0 * products)
     edge = work ** (1 / 3)
     terms = near(draw, edge * (0.5 + draw.real()))
     columns = near(draw, edge * (0.5 + draw.real()))
-    # A result element costs its terms, and the pointwise work behind it.
+    # A result element costs its terms and the pointwise work after it.
     share = terms / (terms + program.cost_ns * program.flops_per_ns / (2.0 * products))
     wide, out = hidden(draw, 8192), hidden(draw, 14336)
     rows = gpu_rows(draw, program, 2.0 * products * wide * out, max(wide, out))

@@ -1,4 +1,4 @@
-"""Writes a task in KernelBench's form: constants, `Model`, `get_inputs`, `get_init_inputs`."""
+"""Writer of a task in KernelBench's form: constants, `Model`, `get_inputs`, `get_init_inputs`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Layout = Literal["contiguous", "transposed", "channels_last"]
 
 _CAST = {"bfloat16": ".bfloat16()", "float16": ".half()"}
 _BOUNDS: dict[str, Interval] = {"mask": UNIT, "positive": POSITIVE}
-"""What elements of an input of that kind lie between; of others anything."""
+"""Bounds of an input's elements by kind; other kinds are unbounded."""
 _ACROSS_NS = 6.0
-"""What it takes to combine an element of a transposed tensor with one that is not."""
+"""Time to combine an element of a transposed tensor with one of a contiguous tensor."""
 _NAMES = ("h", "u", "v", "s", "p", "r", "e", "d", "f", "o", "n", "l")
 _CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -34,20 +34,20 @@ class Program:
 
     Args:
         draw: Choices of dtype, layout and sample values.
-        backward: Whether the task computes the gradients of its inputs.
+        backward: Whether the task computes its inputs' gradients.
     """
 
     draw: Draw
     backward: bool = False
     dtype: Dtype = "float32"
     title: str = ""
-    """What the task's name begins with, if not the family."""
+    """Addition to the family in the task's name."""
     layouts: set[Layout] = field(default_factory=set[Layout])
-    """Layouts that inputs have, other than contiguous."""
+    """Layouts of inputs other than contiguous."""
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """The constants, for the CPU and for a GPU."""
+    """The constants for the CPU and for a GPU."""
     cost_ns: float = 0.0
-    """About what the pointwise work for one element of the main tensor takes on one core."""
+    """Approximate time of the pointwise work per element of the main tensor on one core."""
     outputs: list[Value] = field(default_factory=list[Value])
     _members: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     _inputs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -63,14 +63,14 @@ class Program:
 
     @property
     def flops_per_ns(self) -> float:
-        """Floating-point operations of a product in a nanosecond on one core.
+        """Floating-point operations per nanosecond of a product on one core.
 
-        Half precision is the rate of cores without instructions for it; with them it is fifty times that.
+        In half precision this is the rate without half-precision instructions; with them it is 50 times as high.
         """
         return 60.0 if self.dtype == "float32" else 2.0
 
     def moved(self, dims: Dims) -> int:
-        """How many floating-point inputs and outputs have a shape: what a fused kernel must move of that size."""
+        """Return the number of floating-point inputs and outputs of a shape, which a fused kernel must move."""
         return sum(one.dims == dims for one in (*self._floats.values(), *self.outputs))
 
     def size(self, name: str, cpu: int, cuda: int) -> str:
@@ -97,10 +97,10 @@ class Program:
         Args:
             name: Its name in `forward`.
             dims: Its shape.
-            kind: What its values look like.
-            text: How `get_inputs` makes it; by default by its kind.
-            layout: How it lies in memory.
-            axes: Axes that change places in a transposed layout.
+            kind: Distribution of its values.
+            text: Its expression in `get_inputs`; by default from its kind.
+            layout: Its memory layout.
+            axes: Axes swapped in a transposed layout.
         """
         *before, expression = [text] if text else _made(name, dims, kind)
         operator = "mask" if kind == "mask" else "x"
@@ -123,19 +123,19 @@ class Program:
         return value
 
     def raw(self, name: str, dims: Dims, lines: Sequence[str], kind: str) -> Value:
-        """Add an input that is written as it stands.
+        """Add an input with its own code.
 
         Args:
             name: Its name in `forward`.
             dims: Its shape.
-            lines: Of `get_inputs`; one of them assigns the name.
-            kind: Of leaf in the structure.
+            lines: Lines of `get_inputs`; one of them assigns the name.
+            kind: Kind of leaf in the structure.
         """
         self._inputs[name] = list(lines)
         return Value(name, Node(kind), dims, self._leaf(name, "full"))
 
     def free(self, names: Sequence[str]) -> str:
-        """Return the first of the names that nothing has yet."""
+        """Return the first unused name."""
         return next(name for name in names if name not in self._taken)
 
     def layout(self) -> Layout:
@@ -148,14 +148,14 @@ class Program:
         return Value(name, Node("i"), dims, self._leaf(name, "full"))
 
     def parameter(self, name: str, dims: Dims, *, text: str = "", kind: Kind = "row") -> Value:
-        """Add a parameter of the model; values by default from the normal distribution."""
+        """Add a parameter of the model; its values are normal by default."""
         shape = ", ".join(dims)
         sample = self._leaf(name, kind)
         self.member(name, f"nn.Parameter({text or f'torch.randn({shape})'})")
         return Value(f"self.{name}", Node("w"), dims, sample, bounds=_BOUNDS.get(kind, ANY))
 
     def _stored(self, expression: str) -> str:
-        """Return a new tensor's text with what brings it to the task's dtype."""
+        """Return a new tensor's text with a cast to the task's dtype."""
         cast = _CAST.get(self.dtype, "")
         return (f"({expression})" if cast and _is_infix(expression) else expression) + cast
 
@@ -167,13 +167,13 @@ class Program:
 
     @contextmanager
     def uncounted(self) -> Generator[None]:
-        """Write work on few elements: it does not count."""
+        """Exclude the block's work from `cost_ns`, because it has few elements."""
         before = self.cost_ns
         yield
         self.cost_ns = before
 
     def member(self, name: str, text: str) -> str:
-        """Set an attribute of the model in its constructor, in the task's dtype; returns how `forward` writes it.
+        """Set an attribute in the model's constructor, in the task's dtype; return its text in `forward`.
 
         Args:
             name: The attribute.
@@ -192,7 +192,7 @@ class Program:
         self._lines.append(text)
 
     def keep(self, value: Value, name: str = "") -> Value:
-        """Give a value a variable of its own, if it has none yet."""
+        """Assign a value to a variable, unless it is one."""
         if value.nested == 0:
             return value
         name = name or self.free((*_NAMES, *(f"h{number}" for number in range(2, 100))))
@@ -201,7 +201,7 @@ class Program:
         return renamed(value, name)
 
     def returns(self, *values: Value) -> None:
-        """Set what `forward` returns."""
+        """Set the outputs of `forward`."""
         self.outputs = list(values)
 
     @property
@@ -220,7 +220,7 @@ class Program:
         return [name for name in self._leaves if name not in used]
 
     def wanted(self) -> list[str]:
-        """Names of the inputs whose gradients a backward task returns; of inputs that enter alike, the first."""
+        """Return the inputs whose gradients a backward task returns; of equivalent inputs, the first."""
         marked: dict[str, str] = {}
         for name, value in self._floats.items():
             marked.setdefault(structure.marked_key(self.roots, value.node), name)
@@ -264,7 +264,7 @@ class Program:
         return _function("forward", ["self", *self._inputs], self._body())
 
     def _body(self) -> list[str]:
-        """The lines that compute; a variable that is only returned is none."""
+        """Return the lines of the computation, without a variable that is only returned."""
         result = ", ".join(value.text for value in self.outputs)
         name, _, text = self._lines[-1].partition(" = ") if self._lines else ("", "", "")
         if name == result:
@@ -298,7 +298,7 @@ def _function(name: str, arguments: list[str], body: list[str]) -> str:
 
 
 def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
-    """The lines that make an input, the last without the name in front."""
+    """Return the lines that make an input; the last lacks the assignment."""
     shape = ", ".join(dims)
     if kind == "mask":
         return [f"torch.rand({shape}) < 0.7"]
@@ -311,7 +311,7 @@ def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
 
 
 def _is_infix(text: str) -> bool:
-    """Whether an operator stands outside of all parentheses."""
+    """Return whether an operator is outside all parentheses."""
     while (outer := re.sub(r"\([^()]*\)", "", text)) != text:
         text = outer
     return bool(re.search(r" [-+*/<] ", text))

@@ -1,4 +1,4 @@
-"""Reductions of rows or columns, and which of them say something about the values that come in."""
+"""Reductions of rows or columns, and tests that they are informative."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Axis = Literal["rows", "columns"]
 """`rows`: over the last dimension; `columns`: over the one before it."""
 
 LARGEST_EXPONENT = 10.0
-"""The exponential of 11.1 and more is infinite in float16."""
+"""Maximum exponent: the exponential of 11.1 and more is infinite in float16."""
 _ATTEMPTS = 8
-"""Draws of one reduction before the attempt at a task ends: the values suit none."""
+"""Maximum number of draws of one reduction; then the attempt at a task ends."""
 
 
 @dataclass(frozen=True)
@@ -32,40 +32,40 @@ class Reduction:
     name: str
     """Its name in a structure."""
     text: str
-    """How it is written: `{h}` for the operand, `{axis}` for `dim=...`."""
+    """Its text, with `{h}` for the operand and `{axis}` for `dim=...`."""
     function: Callable[[Samples], float]
-    """What it makes of one line."""
+    """Its result for one line."""
     cost_ns: float
-    """About what an element takes on one core."""
+    """Approximate time per element on one core."""
     smooth: bool = True
     """Whether its derivative has no jumps."""
     linear: bool = False
-    """Whether its derivative is the same everywhere."""
+    """Whether its derivative is constant."""
     averages: bool = True
-    """Whether the chance of single elements averages out: lines must then differ by themselves."""
+    """Whether random elements average out, so that the distributions of lines must differ."""
     slow_if_few: bool = False
-    """Whether it takes far longer on short lines."""
+    """Whether it is far slower on short lines."""
     bounds: Interval | None = POSITIVE
-    """What its results lie between; None where that is what the values lie between."""
+    """Bounds of its results; None for those of the values."""
     takes_back: tuple[str, ...] = ()
-    """Last operators of the values that make no difference to it."""
+    """Last operators of the values to which it is invariant."""
     inner: tuple[str, ...] = ()
-    """Simpler operators around the reduction, from the inside; `|` stands for the reduction itself."""
+    """Its simpler operators, innermost first; `|` marks the reduction itself."""
 
 
 def mean(line: Samples) -> float:
-    """Mean."""
+    """Return the mean."""
     return math.fsum(line) / len(line)
 
 
 def variance(line: Samples) -> float:
-    """Variance, over n."""
+    """Return the variance, divided by n."""
     middle = mean(line)
     return mean([(value - middle) ** 2 for value in line])
 
 
 def log_mean_exp(line: Samples) -> float:
-    """Logarithm of the mean of exponentials."""
+    """Return the logarithm of the mean of exponentials."""
     return math.log(mean([math.exp(value) for value in line]))
 
 
@@ -84,7 +84,7 @@ REDUCTIONS: tuple[Reduction, ...] = (
     Reduction("log_mean_exp", "torch.log(torch.mean(torch.exp({h}), {axis}))", log_mean_exp, 1.8,
               bounds=None, inner=("exp", "|mean", "log")),
 )  # fmt: skip
-"""What the families reduce with. A sum is a mean of another scale; only means keep values of ordinary size."""
+"""The families' reductions. They have no sums, which are scaled means; only means keep values of ordinary size."""
 
 
 def reduced(
@@ -97,19 +97,19 @@ def reduced(
     names: tuple[str, ...] = (),
     few: bool = False,
 ) -> Value:
-    """Reduce rows or columns with one of the reductions that suit the values.
+    """Reduce rows or columns with a reduction that suits the values.
 
     Args:
         program: The task.
         draw: Choices.
-        value: What to reduce; it gets a variable.
-        axis: Which lines.
+        value: Value to reduce; it gets a variable.
+        axis: Lines to reduce.
         keepdim: Whether the result keeps the dimension, with size 1.
-        names: Reductions to choose from; all by default.
+        names: Candidate reductions; all by default.
         few: Whether lines are so short that their means differ by chance.
 
     Raises:
-        UnsuitableError: None suits.
+        UnsuitableError: No drawn reduction suits the values.
     """
     value = program.keep(value)
     table = [
@@ -129,7 +129,7 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
     lines = grid.ROWS if axis == "rows" else grid.COLUMNS
     over = grid.rows if axis == "rows" else grid.columns
     if invariant(value, reduction.takes_back) or (reduction.name == "mean_abs" and usual(value).low >= 0.0):
-        raise UnsuitableError(f"{reduction.name} takes the last operator back")
+        raise UnsuitableError(f"{reduction.name} cancels the last operator")
     if reduction.inner and undoes(Node(reduction.inner[0], (value.node,)), [value.node]):
         raise UnsuitableError(f"{reduction.name} undoes the last operator")
     sample = over(reduction.function, value.grid)
@@ -137,7 +137,7 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         raise UnsuitableError("exponentials overflow float16")
     extreme = reduction.name in ("amax", "amin") and not few
     if sample is None or not (grid.informative(sample, grid.OF_EXTREMES) if extreme else grid.informative(sample)):
-        raise UnsuitableError(f"{reduction.name} tells too little")
+        raise UnsuitableError(f"{reduction.name} is not informative")
     if reduction.averages and not few and not _differ(value, reduction, lines):
         raise UnsuitableError(f"{reduction.name} averages out")
     if extreme and ends(value, above=reduction.name == "amax"):
@@ -163,16 +163,16 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
 
 
 def ends(value: Value, *, above: bool) -> bool:
-    """Whether values have a largest (or smallest) one that they come near to: of a thousand it would stand for all.
+    """Return whether values come near a bound, which would be the extreme of nearly all long lines.
 
-    At the top of a smooth function, as of a cosine, the extreme of a line hardly depends on the inputs.
+    At the maximum of a smooth function, like a cosine, the extreme of a line hardly depends on the inputs.
     """
     last = value.bounds.high if above else value.bounds.low
     return math.isfinite(last) or grid.bounded(value.grid.values, above=above)
 
 
 def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> Value:
-    """Put the simpler operators in the place of the reduction's own name."""
+    """Replace the reduction's node by its simpler operators."""
     node = value.node
     for name in reduction.inner:
         node = Node(name[1:], (node,), axis, heavy=True) if name.startswith("|") else Node(name, (node,))
@@ -186,7 +186,7 @@ _TERMS: dict[str, Callable[[float, float], float]] = {
     "var": lambda value, middle: (value - middle) ** 2,
     "log_mean_exp": lambda value, _: math.exp(min(value, 30.0)),
 }
-"""What is averaged, given a value and the mean of its line; the value itself where nothing is said."""
+"""The averaged term, from a value and the mean of its line; by default the value itself."""
 
 
 def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
@@ -208,14 +208,14 @@ def dots(program: Program, draw: Draw, left: Value, right: Value, width: str) ->
         program: The task.
         draw: Choices.
         left: A value with rows.
-        right: Another, or a vector; normal, without a mean.
+        right: Another value or a vector; normal with zero mean.
         width: Constant with the number of terms.
 
     Raises:
-        UnsuitableError: The sums would say too little.
+        UnsuitableError: The sums would not be informative.
     """
     if not grid.mixes(right.grid, left.grid):
-        raise UnsuitableError("sums of these products say too little")
+        raise UnsuitableError("sums of these products are not informative")
     node = Node("mul", (left.node, right.node))
     sample = grid.mixed(draw, left.grid, right.grid, spread=grid.size(left.grid.values), kind="column")
     text = f"torch.sum({left.atom} * {right.atom}, dim=-1) / {width}**0.5"

@@ -1,13 +1,13 @@
-"""What a user asks for: `elementwise+softmax?n=200&seed=7`.
+"""Requests for generated tasks: `elementwise+softmax?n=200&seed=7`.
 
-| option | stands for |
+| option | meaning |
 | --- | --- |
-| `n` | number of tasks over all families, which alternate (100) |
-| `seed` | which tasks (0); task k of a family and seed does not depend on the other options |
+| `n` | number of tasks over all families, shared evenly (100) |
+| `seed` | which tasks (0); task k of a family and seed depends only on `backward` |
 | `backward` | 1: gradients of the inputs instead of the output (0); families without gradients are left out |
 | `order` | `family` (the default) or `curriculum`: from easy to hard |
-| `split_by` | `structure` (the default), or `operators`: no set of heavy operators stands in two splits |
-| `held_out` | families whose tasks are all `test`, joined by `+`; of the others none is |
+| `split_by` | `structure` (the default), or `operators`: no set of heavy operators is in two splits |
+| `held_out` | families whose tasks are all `test`, joined by `+`; no task of the others is |
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _NAME = re.compile(r"(?P<family>[a-z_]+)-(?P<seed>\d{1,18})-(?P<number>\d{1,9})(
 
 
 class Request(BaseModel):
-    """Which tasks to generate."""
+    """A request for generated tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     families: tuple[str, ...] = ()
-    """Families, in the order in which they alternate; by default all that have such tasks."""
+    """Families in order; by default all that have such tasks."""
     n: int = Field(default=100, ge=1, le=1_000_000)
     """Number of tasks over all families."""
     seed: int = Field(default=0, ge=0, lt=10**18)
-    """Which tasks."""
+    """Seed of the tasks."""
     backward: bool = False
-    """Gradients of the inputs instead of the output."""
+    """Compute gradients of the inputs instead of the output."""
     order: Order = "family"
     """`family`: family by family; `curriculum`: from easy to hard."""
     split_by: SplitBy = "structure"
-    """What no two splits share: `structure`, all operators and how they hang together; `operators`, the set of those
-    that need a pass of their own (products, reductions, scans, ...)."""
+    """What no two splits share. `structure`: all operators and their connections; `operators`: the set of those that
+    need a separate pass over memory (products, reductions, scans, ...)."""
     held_out: tuple[str, ...] = ()
-    """Families whose tasks are all `test`. What would be `test` in other families is `validation` then, so that it is
-    not trained on and the test is of these families alone."""
+    """Families whose tasks are all `test`. Tasks of other families that would be `test` become `validation`: they are
+    not trained on, and the test has only these families."""
 
     @model_validator(mode="after")
     def _check_gradients(self) -> Request:
@@ -64,7 +64,7 @@ class Request(BaseModel):
 
     @property
     def drawn_families(self) -> tuple[str, ...]:
-        """Those that were asked for, or all that have such tasks."""
+        """The requested families, or all that have such tasks."""
         return self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
 
     def tasks(self) -> Iterator[Task]:
@@ -80,7 +80,7 @@ class Request(BaseModel):
         yield from curriculum(told) if self.order == "curriculum" else told
 
     def task(self, family: str, number: int) -> Task:
-        """Return one task of a family, in the split that is asked for."""
+        """Return one task of a family, in its split by this request."""
         task = make_task(family, self.seed, number, backward=self.backward)
         split = task.split
         if self.split_by == "operators":
@@ -93,10 +93,10 @@ class Request(BaseModel):
 
 
 def parse_request(text: str) -> Request:
-    """Read what stands behind `generated:`.
+    """Parse the text after `generated:`.
 
     Raises:
-        UnknownSuiteError: A family or option that is none, or a value that is out of range.
+        UnknownSuiteError: A family or option is unknown, or a value is out of range.
 
     >>> parse_request("softmax+scan?n=20").families
     ('softmax', 'scan')
@@ -124,11 +124,11 @@ def parse_request(text: str) -> Request:
 
 
 def parse_name(name: str) -> Task:
-    """Make the task of a name such as `softmax-7-12`.
+    """Generate the task of a name such as `softmax-7-12`.
 
     Raises:
-        UnknownTaskError: The text is no such name.
-        UnknownSuiteError: There is no such family.
+        UnknownTaskError: The name has another form, or its family has no gradients.
+        UnknownSuiteError: The family is unknown.
     """
     match = _NAME.fullmatch(name)
     if not match:
@@ -142,17 +142,17 @@ def parse_name(name: str) -> Task:
 
 
 def curriculum(tasks: Iterable[Task]) -> list[Task]:
-    """Sort generated tasks from easy to hard: by level, by difficulty within it, then by id."""
+    """Sort generated tasks from easy to hard: by level, difficulty and id."""
     return sorted(tasks, key=lambda task: (task.level, int(tag_of(task, "difficulty")), task.id))
 
 
 def tag_of(task: Task, name: str) -> str:
-    """Return what a generated task's tag of that name says.
+    """Return the value of a generated task's tag.
 
-    The names are `family`, `structure`, `heavy`, `dtype`, `layout` and `difficulty`.
+    The names are `family`, `structure`, `heavy`, `dtype`, `layout`, `operators` and `difficulty`.
 
     Raises:
-        KeyError: The task has no such tag: it was not generated.
+        KeyError: The task has no such tag.
     """
     for tag in task.tags:
         key, colon, value = tag.partition(":")

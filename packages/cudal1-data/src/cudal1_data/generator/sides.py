@@ -1,4 +1,4 @@
-"""Further operands of a chain, as a family's tensors have them: residuals, gates, biases, masks."""
+"""Further operands of a chain: residuals, gates, biases, masks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def sides(
         program: The task.
         draw: Choices.
         dims: The tensor's shape.
-        count: How many, at most three.
-        kinds: `full` as large as the tensor, `row` along its last dimension, `column` along all others, `mask`,
-            `parameter` along the last dimension, `channel` a parameter along the second dimension.
-        full: What the values of a full operand look like.
+        count: Number of operands, at most three.
+        kinds: `full`: the tensor's shape; `row`: its last dimension; `column`: all but the last dimension; `mask`: a
+            mask of the tensor's shape; `parameter`: the last dimension; `channel`: a parameter along the second.
+        full: Distribution of the values of a full operand.
     """
     return [_side(program, draw, dims, draw.one(kinds), full) for _ in range(count)]
 

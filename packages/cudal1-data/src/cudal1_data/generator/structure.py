@@ -1,7 +1,7 @@
-"""What a task computes, apart from shapes, numbers, dtypes and layouts: its operators and how they hang together.
+"""The structure of a task: its operators and their connections, without shapes, numbers, dtypes and layouts.
 
-Splits go by `key`, which is coarser than the text of a structure: two tasks that differ only in an axis, in what is
-a parameter and what an input, or in which of several inputs stands where, have one key.
+Splits depend on `key`, which is coarser than the text of a structure: two tasks have the same key if they differ only
+in an axis, in parameters versus inputs, or in the places of inputs.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from dataclasses import dataclass, field
 from cudal1_data.task import Split
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logaddexp"})
-"""Operators whose operands may change places."""
+"""Operators whose operands may be swapped."""
 
 LEAVES = ("x", "w", "i", "mask")
 """Kinds of leaves: input, parameter, integer input, boolean input."""
 
 _SHARES: tuple[tuple[Split, int], ...] = (("train", 80), ("validation", 10), ("test", 10))
-"""Per cent of all structures."""
+"""Splits with their percentages of all structures."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operator with its operands, or a leaf. Compared by identity: a value that is used twice is one node."""
+    """An operator with its operands, or a leaf. Nodes compare by identity: a value used twice is one node."""
 
     operator: str
     """Name of the operator, or the kind of leaf."""
     operands: tuple[Node, ...] = ()
-    """What it is applied to."""
+    """Operands."""
     detail: str = ""
-    """What the text shows in addition to the name (an axis, a kernel size); no part of the key."""
+    """Addition to the name in the text (an axis, a kernel size); not in the key."""
     heavy: bool = False
-    """Whether it needs a pass of its own: a reduction, product, scan, window or indirect access."""
+    """Whether it needs a separate pass over memory: a reduction, product, scan, window or indirect access."""
     live: bool = field(init=False)
     """Whether it depends on a floating-point input."""
     key: str = field(init=False)
-    """Digest of the operators below, without details and without telling leaves apart."""
+    """Digest of the operators from here down, without details or distinction of leaves."""
 
     def __post_init__(self) -> None:
         """Compute the key, and whether the node is live, from the operands."""
@@ -51,7 +51,7 @@ class Node:
 
 
 def text_of(*roots: Node) -> str:
-    """Write outputs down in canonical form: operands in order, leaves numbered, repeated parts by number.
+    """Return outputs in canonical form: operands in order, leaves numbered, repeated parts by number.
 
     >>> x, y = Node("x"), Node("x")
     >>> text_of(Node("relu", (Node("add", (Node("mul", (x, y)), x)),)))
@@ -81,7 +81,7 @@ def _order(node: Node) -> tuple[bool, str]:
 
 
 def nodes(*roots: Node) -> list[Node]:
-    """Return every operator once, leaves left out."""
+    """Return every operator once, without leaves."""
     seen: dict[int, Node] = {}
     waiting = list(roots)
     while waiting:
@@ -93,7 +93,7 @@ def nodes(*roots: Node) -> list[Node]:
 
 
 def marked_key(roots: Sequence[Node], marked: Node) -> str:
-    """Digest of a structure with one leaf told apart; two leaves that enter alike give the same."""
+    """Return the digest of a structure with one leaf marked; it is equal for equivalent leaves."""
     known: dict[int, str] = {}
 
     def key(node: Node) -> str:
@@ -109,12 +109,12 @@ def marked_key(roots: Sequence[Node], marked: Node) -> str:
 
 
 def split_of(*roots: Node) -> Split:
-    """Return the split of a structure: a hash of its key, so that no structure stands in two splits."""
+    """Return the split of a structure, from a hash of its key: no structure is in two splits."""
     return split_by("/".join(sorted(root.key for root in roots)))
 
 
 def heavy_of(*roots: Node) -> str:
-    """Return the set of a structure's operators that need a pass of their own, in order; `none` where there is none.
+    """Return the set of a structure's operators that need a separate pass, sorted; `none` if there are none.
 
     >>> x = Node("x")
     >>> heavy_of(Node("relu", (Node("linear", (Node("sum", (x,), heavy=True), Node("w")), heavy=True),)))
@@ -124,7 +124,7 @@ def heavy_of(*roots: Node) -> str:
 
 
 def split_by(name: str) -> Split:
-    """Return the split of all that goes by a name: a hash of it."""
+    """Return the split for a name, from a hash of it."""
     text = f"split/{name}"
     place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % 100
     for name, share in _SHARES:
@@ -135,9 +135,9 @@ def split_by(name: str) -> Split:
 
 
 def difficulty(*roots: Node) -> int:
-    """Number of operators, and three more for each that needs a pass of its own over memory.
+    """Return the number of operators, plus three for each that needs a separate pass over memory.
 
-    A pointwise operator can be fused into its neighbours by rote; a pass has to be planned.
+    A pointwise operator is easily fused into its neighbours; a pass has to be planned.
     """
     return sum(1 + 3 * node.heavy for node in nodes(*roots))
 

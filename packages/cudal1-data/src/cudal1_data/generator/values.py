@@ -1,4 +1,4 @@
-"""A tensor of the program that is being written: its text, its structure, its shape, its sample values."""
+"""Tensors of a generated program: text, structure, shape and sample values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudal1_data.generator.structure import Node
 from cudal1_data.generator.vocabulary import Operator
 
 Dims = tuple[str, ...]
-"""A shape, as names of constants; `1` where it is broadcast."""
+"""A shape, as names of constants; `1` for broadcast dimensions."""
 
 
 _PLACE = re.compile(r"(?<=\()\{(?P<number>\d)\}(?=[,)])|(?<=, )\{(?P<later>\d)\}(?=[,)])|\{(?P<other>\d)\}")
@@ -26,25 +26,25 @@ class Value:
     """A tensor."""
 
     text: str
-    """How it is written."""
+    """Its expression."""
     node: Node
-    """How it came about."""
+    """Its structure."""
     dims: Dims
     """Its shape."""
     grid: Grid
-    """What its values look like."""
+    """Its sample values."""
     curved: frozenset[str] = frozenset()
     """Leaves that its gradients depend on."""
     infix: bool = False
-    """Whether the text must stand in parentheses within another."""
+    """Whether its text needs parentheses inside another."""
     nested: int = 0
-    """Operators in the text."""
+    """Number of operators in the text."""
     bounds: Interval = ANY
-    """What its elements lie between, whatever the inputs."""
+    """Bounds of its elements for any inputs."""
 
     @property
     def atom(self) -> str:
-        """The text, as it stands within another."""
+        """Its text for use inside another."""
         return f"({self.text})" if self.infix else self.text
 
     @property
@@ -54,7 +54,7 @@ class Value:
 
 
 def pointwise(operator: Operator, *operands: Value, constant: float | None = None) -> Value | None:
-    """Apply a pointwise operator; None where it is not defined on the sample values, or a part of it does nothing."""
+    """Apply a pointwise operator; return None if it is undefined on the sample values or does partly nothing."""
     extra = () if constant is None else (constant,)
     fixed = tuple(Interval(one, one) for one in extra)
     lies, _ = bounds.applied(operator.expression, *(one.bounds for one in operands), *fixed)
@@ -87,32 +87,32 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
 
 
 def usual(value: Value) -> Interval:
-    """What nine in ten of a value's elements lie between, as far as its samples tell."""
+    """Return the bounds of about 90 % of a value's elements, estimated from its samples."""
     return value.bounds & Interval(*grid.middle(value.grid.values))
 
 
 _EXPONENTIAL = frozenset(
     {"exp", "sigmoid", "softplus", "softmax", "softmin", "log_softmax", "logaddexp", "logsigmoid", "silu", "mish"}
 )
-"""Operators that begin with an exponential of their operand."""
+"""Operators that start with an exponential of their operand."""
 _LOGARITHMIC = frozenset({"log", "log1p", "logsigmoid", "softplus", "log_softmax", "logaddexp"})
 """Operators that end with a logarithm."""
 _WITHIN = frozenset({"neg", "scale", "shift"})
-"""Operators between an operator and its inverse that do not keep them from cancelling, in part at least."""
+"""Operators through which an operator and its inverse still cancel, at least partly."""
 _INVERSES = (
     (_EXPONENTIAL, _LOGARITHMIC),
     (frozenset({"log", "log1p"}), frozenset({"exp"})),
     (frozenset({"square"}), frozenset({"sqrt", "rsqrt"})),
     (frozenset({"sqrt", "rsqrt"}), frozenset({"square"})),
 )
-"""Operators, and those that they undo."""
+"""Operators and their inverses."""
 
 
 def undoes(outer: Node, operands: Sequence[Node]) -> bool:
-    """Whether an operator undoes one of its operands, like the exponential of a logarithm.
+    """Return whether an operator undoes one of its operands, like the exponential of a logarithm.
 
     Args:
-        outer: The result's structure; of a compound operator its parts down to the operands are looked at.
+        outer: The result's structure; a compound operator is searched down to the operands.
         operands: The operands' structures.
     """
     ends = {id(one) for one in operands}
@@ -124,29 +124,29 @@ def undoes(outer: Node, operands: Sequence[Node]) -> bool:
         while inner.operator in _WITHIN and inner.operands:
             direct &= id(inner) not in ends
             inner = inner.operands[0]
-        own = direct and id(inner) not in ends  # within the compound operator itself, as sqrt(1 + square(0))
+        own = direct and id(inner) not in ends  # inside the compound operator, as in sqrt(1 + square(0))
         if not own and any(outer.operator in some and inner.operator in others for some, others in _INVERSES):
             return True
     return any(undoes(one, operands) for one, _ in below)
 
 
 def invariant(value: Value, names: Sequence[str]) -> bool:
-    """Whether the value's last operator is one of those that what comes next takes back.
+    """Return whether the value's last operator is one of `names`, which the next operator cancels.
 
-    A normalisation takes a scale back, one that subtracts the mean a shift too.
+    A normalisation cancels a scale; one that subtracts the mean also cancels a shift.
     """
     return value.node.operator in names
 
 
 def is_even(node: Node) -> bool:
-    """Whether an even function of this value is the same without its last operator."""
+    """Return whether an even function of this value is the same without its last operator."""
     return node.operator in ("abs", "neg")
 
 
 def _bent(operands: Sequence[Value], linear_in: Sequence[int]) -> set[str]:
     """Return the leaves that the gradients of inputs depend on after a nonlinear operator.
 
-    Where it is linear in an operand, its gradients depend on that operand only if another depends on inputs.
+    If it is linear in an operand, its gradients depend on that operand only if another operand depends on inputs.
     """
     live = [one.node.live for one in operands]
     return {
@@ -158,7 +158,7 @@ def _bent(operands: Sequence[Value], linear_in: Sequence[int]) -> set[str]:
 
 
 def filled(text: str, *operands: Value, constant: float | None = None) -> str:
-    """Write operands into a text with `{0}`, `{1}`; one that is a whole argument of a call needs no parentheses."""
+    """Fill operands into a text with `{0}`, `{1}`; a whole argument of a call needs no parentheses."""
 
     def written(match: re.Match[str]) -> str:
         alone = match["number"] or match["later"]
@@ -180,20 +180,20 @@ def combine(
     layer: bool = False,
     bounds: Interval = ANY,
 ) -> Value:
-    """Apply any other operator.
+    """Return the result of any other operator.
 
     Args:
         name: The operator's name in the structure.
-        text: How the result is written.
+        text: The result's expression.
         dims: The result's shape.
-        sample: What its values look like.
-        operands: What it is applied to.
-        detail: What the structure shows in addition to the name.
-        heavy: Whether it needs a pass of its own.
-        bends: Whether gradients depend on its operands: with one, on all of it; with several, it is linear in each.
-        infix: Whether the text must stand in parentheses within another.
+        sample: Its sample values.
+        operands: Its operands.
+        detail: Addition to the name in the structure.
+        heavy: Whether it needs a separate pass over memory.
+        bends: Whether gradients depend on its operands; with several operands, it is linear in each.
+        infix: Whether the text needs parentheses inside another.
         layer: Whether it is a layer of the model, with weights that gradients do not depend on yet.
-        bounds: What its elements lie between, whatever the inputs.
+        bounds: Bounds of its elements for any inputs.
     """
     bent = set[str]().union(*(one.curved for one in operands))
     if bends:
@@ -213,7 +213,7 @@ def combine(
 
 
 def broadcast(*shapes: Dims) -> Dims:
-    """Return the shape that results.
+    """Return the broadcast shape.
 
     >>> broadcast(("ROWS", "COLS"), ("COLS",), ("ROWS", "1"))
     ('ROWS', 'COLS')
@@ -242,7 +242,7 @@ def _plain(name: str, count: int) -> str:
 
 @functools.cache
 def _graph(text: str) -> Graph:
-    """Read a structure such as `mul(0,sigmoid(1))`."""
+    """Parse a structure such as `mul(0,sigmoid(1))`."""
     name, bracket, inner = text.partition("(")
     if not bracket:
         return int(name)

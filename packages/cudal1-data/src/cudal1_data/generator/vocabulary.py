@@ -1,6 +1,6 @@
-"""Pointwise operators that generated tasks are made of: how each is written, and about what it costs.
+"""Pointwise operators of generated tasks: their text and approximate cost.
 
-What an operator does to numbers is an expression of `cudal1_data.operators`, the table that kernels are written from.
+Their formulas are expressions of `cudal1_data.operators`, the table that kernels are generated from.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cudal1_data.operators import EXPRESSIONS, numeric
 
 _PLACE = re.compile(r"\{\w\}")
 _LARGEST_ANGLE = 4.0
-"""Sine and cosine of more magnify the rounding of their operand."""
+"""Maximum operand of sine and cosine: larger ones amplify rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -24,32 +24,31 @@ class Operator:
     name: str
     """Its name in a structure."""
     text: str
-    """How it is written, with `{0}`, `{1}` for operands and `{c}` for a constant."""
+    """Its text, with `{0}`, `{1}` for operands and `{c}` for a constant."""
     cost_ns: float
-    """About what an element takes on one core."""
+    """Approximate time per element on one core."""
     does: str = ""
-    """What it does to numbers, over its operands and then its constant (`a`, `b`, `c`); the row of its name when
-    empty."""
+    """Its formula over its operands and then its constant (`a`, `b`, `c`); if empty, the table's row of its name."""
     smooth: bool = True
     """Whether its derivative has no jumps: only then do gradients agree between float32 and float64."""
     linear: bool = False
-    """Whether its derivative is the same everywhere."""
+    """Whether its derivative is constant."""
     linear_in: tuple[int, ...] = ()
-    """Operands in which it is linear while the others stay."""
+    """Operands in which it is linear with the others fixed."""
     angle: int | None = None
-    """The operand that it takes a sine or cosine of; a value beyond 4 is a `ValueError`."""
+    """Index of the operand of its sine or cosine; a magnitude above 4 raises `ValueError`."""
     constants: tuple[float, ...] = ()
-    """Values for `{c}`; empty when there is none."""
+    """Values for `{c}`, if it has one."""
     infix: bool = False
-    """Whether it is written with infix operators outermost."""
+    """Whether its outermost operator is infix."""
     graph: str = ""
-    """Its structure in simpler operators, `0` and `1` for operands; its own name on all operands when empty."""
+    """Its structure in simpler operators, with `0` and `1` for operands; if empty, its name on all operands."""
     even_in: tuple[int, ...] = ()
-    """Operands whose sign makes no difference."""
+    """Operands whose sign has no effect."""
 
     @cached_property
     def expression(self) -> str:
-        """What it does to numbers, as an expression of `cudal1_data.operators`."""
+        """Its formula, as an expression of `cudal1_data.operators`."""
         if self.does:
             return self.does
         count = len({"{0}", "{1}", "{c}"} & set(_PLACE.findall(self.text)))
@@ -57,7 +56,7 @@ class Operator:
 
     @cached_property
     def function(self) -> Callable[..., float]:
-        """What it does to numbers."""
+        """Its formula as a function of numbers."""
         function = numeric(self.does or EXPRESSIONS[self.name])
         if self.angle is None:
             return function
@@ -113,7 +112,7 @@ SCALARS: tuple[Operator, ...] = (
     Operator("scale", "{c} * {0}", 0.5, "a * b", linear=True, infix=True, constants=(0.5, 0.7, 1.5, 2.0)),
     Operator("shift", "{0} + {c}", 0.5, "a + b", linear=True, infix=True, constants=(0.25, 0.5, 1.0)),
 )
-"""With a constant of the program's own."""
+"""Functions of one number and a constant."""
 
 BINARY: tuple[Operator, ...] = (
     Operator("add", "{0} + {1}", 0.8, linear=True, infix=True),
@@ -143,4 +142,4 @@ MASKED: tuple[Operator, ...] = (
     Operator("where_scaled", "torch.where({1}, {0}, {c} * {0})", 3.5, "where(b, a, c * a)", linear=True,
              constants=(-0.5, 0.1, 0.3), graph="where(1,0,scale(0))"),
 )  # fmt: skip
-"""With a mask as the second operand."""
+"""Functions with a mask as the second operand."""

@@ -1,6 +1,5 @@
-"""Kernel generation: from a reference program to programs that compute the same by kernels of their own.
+"""Kernel generation: from a reference program to equivalent programs with custom kernels.
 
-`frontend/` reads a reference's text into a graph (`ir.py`), `fusion.py` plans which parts of it become one
-kernel, `codegen/` writes kernels and programs, `make.py` holds the templates' parameters. Nothing is
-executed and nothing imports torch.
+`frontend/` parses a reference into a graph (`ir.py`), `fusion.py` groups its operators into kernels, `codegen/` writes
+kernels and programs, `make.py` has the templates' parameters. Nothing is executed and nothing imports torch.
 """

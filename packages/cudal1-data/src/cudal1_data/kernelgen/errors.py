@@ -1,7 +1,7 @@
-"""What a template cannot do."""
+"""Exceptions of templates."""
 
 from cudal1_data.errors import DataError
 
 
 class UnsuitableError(DataError):
-    """A task that a template is not made for; the message says which part of its program."""
+    """A task that a template does not support; the message names the part of its program."""

@@ -1,4 +1,4 @@
-"""Which operators of a graph become one kernel."""
+"""Fusion: grouping of a graph's operators into kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Loop, Node, broadcast, contiguous, walk
 
 MAX_PLACES = 2**31 - 2**16
-"""Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""
+"""Maximum number of elements of a tensor. Kernels count places in 32 bits, also past the end in the last tile."""
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class Kernel:
     """Operators that one kernel computes."""
 
     members: tuple[Node, ...]
-    """In order, operands first."""
+    """Operators in order, operands first."""
     domain: Dims
-    """The shape that its threads go over."""
+    """The shape that its threads cover."""
     trailing: int
-    """How many of the domain's last axes reductions and scans go over; 0 where there are none."""
+    """Number of the domain's last axes that reductions and scans cover; 0 without any."""
     squeezed: frozenset[int]
     """`id`s of members that lost the trailing axes."""
     outputs: tuple[Node, ...]
-    """What it writes."""
+    """Nodes that it writes."""
     leaves: tuple[Node, ...]
-    """What it reads."""
+    """Nodes that it reads."""
 
     @cached_property
     def rows(self) -> int:
@@ -53,15 +53,15 @@ class Kernel:
 
     @property
     def scans_last(self) -> bool:
-        """Whether it has a scan, and no reduction needs what is scanned."""
+        """Whether it has a scan, and no reduction depends on a scan."""
         reduced = walk(*(node for node in self.members if node.kind == "reduce"))
         return self.scans and all(node.kind != "scan" for node in reduced)
 
     def check_places(self, *others: Dims) -> None:
-        """Check that 32 bits hold every place in its domain, in what it reads, and in other tensors.
+        """Check that 32 bits can index its domain, the tensors that it reads, and other tensors.
 
         Raises:
-            UnsuitableError: They do not.
+            UnsuitableError: A tensor is too large.
         """
         read = [one.operands[0] if one.strides else one for one in self.leaves]
         for dims in (self.domain, *(one.dims for one in read), *others):
@@ -69,19 +69,19 @@ class Kernel:
                 raise UnsuitableError(f"a tensor of {dims} has more than the {MAX_PLACES} elements that 32 bits reach")
 
     def by_row(self, node: Node, aligned: bool) -> bool:
-        """Whether a value is one for each row."""
+        """Return whether a value has one element per row."""
         padded = (1,) * (len(self.domain) - len(node.dims)) + node.dims
         return bool(self.trailing) and (aligned or all(size == 1 for size in padded[-self.trailing :]))
 
     def offset(self, node: Node, aligned: bool, *, place: str, row: str, col: str) -> str:
-        """Return where an element of a contiguous leaf or output lies.
+        """Return the offset of an element of a leaf or output, as text.
 
         Args:
             node: The tensor.
             aligned: Whether its axes are those of the rows.
-            place: Name of the linear place in the domain.
-            row: Name of the row.
-            col: Name of the place in the row.
+            place: Name of the linear index in the domain.
+            row: Name of the row index.
+            col: Name of the index in the row.
         """
         if not self.trailing:
             return index_text(node.dims, self.domain, place, node.strides)
@@ -102,27 +102,27 @@ class Kernel:
 
 @dataclass(frozen=True)
 class LoopStep:
-    """A loop, and what each of its steps does."""
+    """A loop, and the plan of its body."""
 
     node: Node
     """The loop."""
     body: tuple[Step, ...]
-    """What a step does."""
+    """The plan of one step."""
     whole: Kernel | None
-    """The kernel of its body, where that does not need more of the other steps than the elements at its own place: then
-    one kernel can go over all steps."""
+    """The kernel of its body, if an element needs only the same element of other steps: then one kernel can run all
+    steps. Else None."""
     users: tuple[Node, ...]
-    """What uses its states and lists."""
+    """Nodes that use its states and lists."""
 
     @property
     def loop(self) -> Loop:
-        """What is repeated."""
+        """The loop's data."""
         assert self.node.loop is not None
         return self.node.loop
 
     @property
     def finals(self) -> tuple[int, ...]:
-        """Numbers of the states that are used behind the loop."""
+        """Numbers of the states that are used after the loop."""
         return tuple(
             number
             for number in range(len(self.loop.states))
@@ -131,7 +131,7 @@ class LoopStep:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Of each list the axis along which a kernel puts its steps: that of the tensor that it is stacked to."""
+        """Axis of each list's steps in memory: that of the tensor that it is stacked to, else 0."""
         return tuple(self.loop.stacked[number][1] if number in self.loop.stacked else 0 for number in self._lists)
 
     @property
@@ -144,18 +144,18 @@ class LoopStep:
 
     @property
     def stacked(self) -> tuple[Node | None, ...]:
-        """Of each list the node that stacks it; None where there is none."""
+        """The node that stacks each list, or None."""
         return tuple(self.loop.stacked[number][0] if number in self.loop.stacked else None for number in self._lists)
 
     @property
     def listed(self) -> tuple[int, ...]:
-        """Numbers of the lists that are used otherwise than stacked."""
+        """Numbers of the lists that are used other than stacked."""
         others = [one for one in self.users if not any(one is node for node in self.stacked)]
         return tuple(number for number in self._lists if any(f"{{0}}_kept{number}" in one.text for one in others))
 
     @property
     def invariant(self) -> list[Node]:
-        """What every step of the whole kernel computes to the same value: it need be computed once only."""
+        """Nodes of the whole kernel with the same value in every step: it can compute them once."""
         assert self.whole is not None
         leaves = {id(leaf) for leaf in self.whole.leaves}
         changing = {id(one) for one in self.loop.states}
@@ -176,7 +176,7 @@ class LoopStep:
         return found
 
     def places(self, place: str, turn: str) -> list[str]:
-        """Return where a kernel puts an element of each list, from its place in a step and the step's turn."""
+        """Return the offset of an element of each list, from its place in a step and the step's number `turn`."""
         found: list[str] = []
         for dims, axis, node in zip(self.kept_dims, self.axes, self.loop.kept, strict=True):
             strides = contiguous(dims)
@@ -193,7 +193,7 @@ Step = Kernel | Node | LoopStep
 
 
 def units(steps: Sequence[Step]) -> list[Kernel | LoopStep]:
-    """Return what can be a kernel, in order: loops as a whole, and kernels, those in bodies of other loops too."""
+    """Return possible kernels in order: whole loops, and kernels, including those in bodies of other loops."""
     found: list[Kernel | LoopStep] = []
     for step in steps:
         if isinstance(step, LoopStep) and step.whole is None:
@@ -204,7 +204,7 @@ def units(steps: Sequence[Step]) -> list[Kernel | LoopStep]:
 
 
 def flat(steps: Sequence[Step]) -> Iterator[Step]:
-    """Return all steps, those in the bodies of loops behind the loop."""
+    """Yield all steps; those of a loop's body follow the loop."""
     for step in steps:
         yield step
         if isinstance(step, LoopStep):
@@ -212,7 +212,7 @@ def flat(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def uses(roots: Sequence[Node], steps: Sequence[Step]) -> list[Node]:
-    """Return every tensor as often as a step, or who called the program, needs it."""
+    """Return every tensor once for each use by a step or as a program output."""
     used = list(roots)
     for step in flat(steps):
         if isinstance(step, LoopStep):
@@ -229,17 +229,17 @@ class _Group:
 
 
 def plan(roots: Sequence[Node], *, most: int = 64) -> list[Step]:
-    """Return kernels, loops and opaque nodes in an order in which they can be computed.
+    """Return kernels, loops and opaque nodes in an executable order.
 
-    Operators that hang together and lie between the same calls into PyTorch become one kernel. Those that need
-    only inputs and parameters and are smaller than what uses them are computed again wherever they are used.
+    Connected operators between the same calls into PyTorch become one kernel. Operators that need only inputs and
+    parameters and are smaller than their users are recomputed at each use.
 
     Args:
-        roots: What the program returns.
-        most: Operators in one kernel, at most.
+        roots: Outputs of the program.
+        most: Maximum number of operators in one kernel.
 
     Raises:
-        UnsuitableError: A kernel would have to write something of another shape than its own.
+        UnsuitableError: A kernel would have to write a tensor of another shape than its own.
     """
     order = walk(*roots)
     light = _light(order, roots)
@@ -261,7 +261,7 @@ def _loop(node: Node, order: Sequence[Node], most: int) -> LoopStep:
     users = tuple(one for one in order if any(operand is node for operand in one.operands))
     kernels = [step for step in body if isinstance(step, Kernel)]
     others = [step for step in body if not isinstance(step, Kernel)]
-    # Parts that a step takes of tensors are read by its number; other pieces begin somewhere.
+    # A kernel can read parts of tensors by the step's number, but not other pieces.
     alone = len(kernels) == 1 and all(
         isinstance(step, Node) and step.strides and (step.pace or not step.text.endswith("]")) for step in others
     )
@@ -276,7 +276,7 @@ def _loop(node: Node, order: Sequence[Node], most: int) -> LoopStep:
 
 
 def _place(node: Node, groups: dict[int, _Group], depth: dict[int, int], light: set[int], most: int) -> None:
-    """Put a node into the group of its operands, or into one of its own."""
+    """Add a node to the group of its operands, or to a new one."""
     near: list[_Group] = []
     for operand in node.operands:
         group = groups.get(id(operand))
@@ -300,13 +300,13 @@ def _fits(members: list[Node], light: set[int]) -> bool:
 
 
 def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
-    """Return the nodes that are computed again where they are used."""
+    """Return the `id`s of the nodes that are recomputed at each use."""
     light: set[int] = set()
     users: dict[int, list[Node]] = {}
     for node in order:
         for operand in node.operands:
             users.setdefault(id(operand), []).append(node)
-    # What is smaller than all that it goes into in the end, however many steps of its own size lie between.
+    # Nodes that are eventually broadcast, possibly after steps of their own size.
     small: set[int] = set()
     for node in reversed(order):
         using = users.get(id(node), [])
@@ -316,11 +316,11 @@ def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
         if grows and not any(node is root for root in roots):
             small.add(id(node))
     for node in order:
-        # Kernels do not write truth values: those of calls into PyTorch are compared where they are needed.
+        # Kernels do not write booleans: comparisons with results of PyTorch calls are computed at their uses.
         truth = node.dtype == "bool"
         ready = all(one.leaf or id(one) in light or (truth and one.kind == "opaque") for one in node.operands)
         using = users.get(id(node), [])
-        # What one operator alone uses costs nothing twice.
+        # A node with one use is computed once anyway.
         alone = len(using) == 1 and using[0].operands.count(node) == 1
         smaller = all(
             user.kind == "pointwise" and (alone or id(node) in small or node.size < user.size or _cast(node))
@@ -339,7 +339,7 @@ def _kernel_shape(members: Sequence[Node], light: set[int]) -> tuple[Dims, int, 
     """Return domain, trailing axes and squeezed members.
 
     Raises:
-        UnsuitableError: The members do not go into one kernel.
+        UnsuitableError: The members do not fit into one kernel.
     """
     lines = [node for node in members if node.kind in ("reduce", "scan")]
     if lines:
@@ -393,7 +393,7 @@ def _ordered(
     for place, node in enumerate(order):
         group = groups.get(id(node))
         if node.kind in ("opaque", "loop"):
-            # Behind every kernel of what it needs, before every kernel that needs it.
+            # After every kernel that it needs, before every kernel that needs it.
             steps.append((depth[id(node)], 0, place, node))
         elif group is not None and not any(group is one for one in done):
             done.append(group)
@@ -411,7 +411,7 @@ def _kernel(
     rows = math.prod(domain[: len(domain) - trailing])
     for node in outputs:
         if node.dtype not in FLOATS:
-            raise UnsuitableError(f"kernels write floats, and {node.dtype} is none")
+            raise UnsuitableError(f"kernels write floats, not {node.dtype}")
         by_row = trailing and node.size == rows and node.dims != domain
         if node.dims != domain and not by_row:
             raise UnsuitableError(f"a kernel over {domain} cannot write an output of {node.dims}")
@@ -438,13 +438,13 @@ def _leaves(members: Sequence[Node], groups: dict[int, _Group], group: _Group, l
 
 
 def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
-    """Return the place of an element of a smaller tensor, from its linear place in the domain.
+    """Return the offset of an element of a smaller tensor, from its linear index in the domain.
 
     Args:
         dims: The tensor's shape.
-        domain: The domain's.
-        name: The place in the domain.
-        strides: The tensor's; those of a contiguous one where none are given.
+        domain: The domain's shape.
+        name: The index in the domain.
+        strides: The tensor's strides; contiguous by default.
 
     >>> index_text((4, 8), (4, 8), "i"), index_text((8,), (4, 8), "i"), index_text((4, 1), (4, 8), "i")
     ('i', '(i % 8)', '(i / 8)')

@@ -1,4 +1,4 @@
-"""What a reference computes, as a graph: leaves, operators that can be fused, and all others as they are written."""
+"""The graph of a reference: leaves, fusable operators, and all other calls as text."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ Dims = tuple[int, ...]
 Kind = Literal["input", "parameter", "count", "pointwise", "reduce", "scan", "opaque", "loop"]
 How = Literal["", "sum", "max", "min"]
 HALVES = ("float16", "bfloat16")
-"""Dtypes that kernels read and write, and compute in float32."""
+"""Dtypes that kernels read and write but compute in float32."""
 FLOATS = ("float32", *HALVES)
 """Dtypes that kernels write."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A tensor of the reference. Compared by identity: a tensor that is used twice is one node."""
+    """A tensor of the reference. Nodes compare by identity: a tensor used twice is one node."""
 
     kind: Kind
-    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats a
-    graph of its own; `count` holds each element's place along its one axis, which kernels know by themselves."""
+    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats an
+    inner graph; `count` is each element's place along its one axis, which kernels compute."""
     dims: Dims
     """Shape."""
     text: str = ""
-    """Of a leaf how `forward` writes it; of an opaque node a call with `{0}`, `{1}` for operands."""
+    """Leaf: its text in `forward`; opaque node: a call with `{0}`, `{1}` for operands."""
     operands: tuple[Node, ...] = ()
-    """What it is computed from."""
+    """Its operands."""
     expression: str = ""
-    """Of a pointwise node: over `a`, `b`, `c` (`operators.py`)."""
+    """Pointwise node: expression over `a`, `b`, `c` (`operators.py`)."""
     how: How = ""
-    """Of a reduction or scan."""
+    """Reduction or scan: its operation."""
     trailing: int = 0
-    """Of a reduction or scan: how many of the operand's last axes it goes over."""
+    """Reduction or scan: number of the operand's last axes that it covers."""
     keepdim: bool = False
-    """Of a reduction: whether these axes stay, with size 1."""
+    """Reduction: whether these axes are kept, with size 1."""
     dtype: str = "float32"
-    """How its values are stored: float32, float16, bfloat16, bool, int64."""
+    """Dtype of its values: float32, float16, bfloat16, bool, int64."""
     strides: Dims = ()
-    """Of an opaque node that is one step's part of a contiguous tensor: its strides, so that kernels read it where it
-    lies."""
+    """Opaque node that is part of a contiguous tensor: its strides, so that kernels read it in place."""
     pace: int = 0
-    """With `strides`: elements from one step's part to the next step's."""
+    """With `strides`: distance in elements between the parts of successive steps."""
     loop: Loop | None = None
-    """Of a loop."""
+    """Loop: its data."""
 
     @property
     def fusable(self) -> bool:
@@ -59,7 +58,7 @@ class Node:
 
     @property
     def leaf(self) -> bool:
-        """Whether it is an input or a parameter, or a count."""
+        """Whether it is an input, a parameter or a count."""
         return self.kind in ("input", "parameter", "count")
 
     @cached_property
@@ -70,57 +69,57 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop over time: states that go from step to step, and lists that each step adds a tensor to.
+    """A loop over time: states passed from step to step, and lists that each step appends a tensor to.
 
     The loop's node has the states' first values as operands, then the tensors from outside.
     """
 
     index: str
-    """What nodes of the body call the number of the step."""
+    """Name of the step's number in nodes of the body."""
     steps: range
     """The numbers of the steps."""
     states: tuple[Node, ...]
-    """Leaves of the body that stand for the states."""
+    """Leaves of the body for the states."""
     nexts: tuple[Node, ...]
-    """What each state becomes."""
+    """Next value of each state."""
     outside: tuple[Node, ...]
-    """Leaves of the body that stand for tensors from outside."""
+    """Leaves of the body for tensors from outside."""
     kept: tuple[Node, ...]
-    """What is added to each list."""
+    """Node appended to each list."""
     stacked: dict[int, tuple[Node, int]]
-    """By number of a list the node that stacks it, and the axis of the steps there."""
+    """The node that stacks a list, and its axis of steps, by number of the list."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference program that was read."""
+    """A reference program as read."""
 
     head: str
     """Imports and constants."""
     constructor: str
-    """The text of `__init__`, without indentation; empty where there is none."""
+    """The text of `__init__`; empty if there is none."""
     methods: tuple[str, ...]
     """Names of the arguments of `forward`."""
     roots: tuple[Node, ...]
-    """What it returns."""
+    """Its outputs."""
     several: bool
     """Whether it returns a tuple."""
     sizes: dict[str, str] = field(default_factory=dict[str, str])
-    """By name in kernels how Python writes the size (`sizes.py`)."""
+    """Python expression of each size, by name in kernels (`sizes.py`)."""
 
 
 def broadcast(*shapes: Dims) -> Dims:
-    """Return the shape that results.
+    """Return the broadcast shape.
 
     >>> broadcast((4, 8), (8,), (4, 1))
     (4, 8)
 
     Raises:
-        ValueError: The shapes do not go together.
+        ValueError: The shapes do not broadcast.
     """
     length = max(map(len, shapes))
     padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
-    # Of two equal sizes the one that knows how the reference writes it.
+    # Of two equal sizes, prefer a Size, which has the reference's expression.
     result = tuple(max(column, key=lambda size: (size, type(size) is not int)) for column in zip(*padded, strict=True))
     for shape in padded:
         if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
@@ -130,12 +129,12 @@ def broadcast(*shapes: Dims) -> Dims:
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor that is put together with others: elements of one axis of the whole."""
+    """A tensor joined with others: elements of one axis of the whole."""
 
     node: Node
     """The tensor."""
     axis: int
-    """Of the whole, counted from the last, which is -1."""
+    """Axis of the whole, counted from the last, which is -1."""
     start: int
     """Place of its first element."""
     step: int
@@ -143,7 +142,7 @@ class Piece:
 
     @property
     def index(self) -> str:
-        """How Python takes it from the whole."""
+        """Its index in the whole, in Python."""
         length = self.node.dims[self.axis]
         stop = self.start + length if self.step == 1 else None
         text = f"{host_text(self.start) if self.start else ''}:{host_text(stop) if stop is not None else ''}"
@@ -155,7 +154,7 @@ _INTERLEAVED = re.compile(r"torch\.stack\(\(((?:\{\d\}(?:, )?)+)\), dim=-1\)\.fl
 
 
 def joined_pieces(node: Node) -> tuple[Piece, ...] | None:
-    """Return the tensors that a call puts together, with their places; None for another node."""
+    """Return the tensors that a call joins, with their places; None for another node."""
     if node.kind != "opaque" or not node.text.startswith("torch."):
         return None
     count = len(node.operands)
@@ -181,7 +180,7 @@ def contiguous(dims: Dims) -> Dims:
 
 
 def walk(*roots: Node) -> list[Node]:
-    """Return every node once, operands before what uses them."""
+    """Return every node once, operands before their users."""
     seen: dict[int, Node] = {}
     done: list[Node] = []
 

@@ -1,4 +1,4 @@
-"""All variants of a task: every template with every choice of its parameters, each program once."""
+"""All variants of a task: every template with every choice of its parameters, without duplicates."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from cudal1_data.task import Task
 from cudal1_data.techniques import Backend, classify
 
 BACKENDS: tuple[Backend, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
-"""Backends that templates write; C for the processor is none of them."""
+"""Backends of templates; C for the CPU has none."""
 _UNSUITABLE = (UnsuitableError, RecursionError)
-"""What a template says of a reference that it is not made for; operators may follow each other in too long a chain."""
+"""Exceptions of a template for an unsupported reference; a long chain of operators exceeds the recursion limit."""
 Parameters = tuple[tuple[str, int | str], ...]
 
 
 @dataclass(frozen=True)
 class Made:
-    """A program that a template made."""
+    """A program made by a template."""
 
     source: str
     """Its text."""
     backend: Backend
-    """What it is written in."""
+    """Its backend."""
     template: str
     """Name of the template."""
     parameters: Parameters
-    """What the template was given."""
+    """Parameters of the template."""
 
 
 _TRITON = (
@@ -76,7 +76,7 @@ _INLINE = [
     Choice(threads=256, vector=4, unroll=4),
     Choice(threads=32, per_block=8, unroll=2, vector=2),
 ]
-"""Few: a build takes most of a minute."""
+"""Few choices, because a build takes most of a minute."""
 
 _SIZES: dict[Factors, Sequence[tuple[int, int, int, int]]] = {
     "ieee": ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)),
@@ -89,8 +89,8 @@ _TILES = [
 ]
 
 _WARPS_OF_COLUMNS = 4
-"""Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
-elements."""
+"""Minimum number of warps for transposed references: their rows are long, and Triton compiles slowly if a thread has a
+thousand elements."""
 
 Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Backend, Program, list[Choice]], ...] = (
@@ -109,28 +109,28 @@ class Option:
     """A template with a choice of its parameters, not rendered yet."""
 
     backend: Backend
-    """What its program is written in."""
+    """Backend of its program."""
     template: str
     """Name of the template."""
     parameters: Parameters
-    """What the template is given."""
+    """Parameters of the template."""
     write: Callable[[], str]
-    """Renders the program; raises one of the errors of an unsuitable reference."""
+    """Renders the program; raises an error for an unsupported reference."""
     form: tuple[object, ...] = ()
-    """What programs of the template have in common that differ in numbers only; empty where that is not known."""
+    """Equal for programs of the template that differ in numbers only; empty if unknown."""
 
     def render(self) -> Made | None:
-        """Return the program; None where the template is not made for the reference with these parameters."""
+        """Return the program; None if the template does not support the reference with these parameters."""
         with contextlib.suppress(*_UNSUITABLE):
             return Made(self.write(), self.backend, self.template, self.parameters)
         return None
 
 
 def variants(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Made]:
-    """Return every variant of a task that templates can make, each program once.
+    """Return every variant of a task that templates can make, without duplicates.
 
     Args:
-        task: The task at the size that variants are for.
+        task: The task at the variants' size.
         backends: Backends of the programs.
     """
     seen: set[str] = {digest(task.source)}
@@ -139,10 +139,10 @@ def variants(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Made]:
 
 
 def options(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Option]:
-    """Return every template with every choice of its parameters that may suit a task; none is rendered.
+    """Return every template with every choice of its parameters that may suit a task, not rendered.
 
     Args:
-        task: The task at the size that variants are for.
+        task: The task at the variants' size.
         backends: Backends of the programs.
     """
     return list(_options(task, backends))
@@ -173,7 +173,7 @@ def _options(task: Task, backends: Sequence[Backend]) -> Iterator[Option]:
 
 
 def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
-    """What becomes of a reference's text where it can be read."""
+    """Yield the templates with kernels for a reference, if it can be read."""
     try:
         reference = read(source)
         steps = plan(reference.roots)
@@ -201,17 +201,17 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
         if backend in backends and kernels:
             for choice in choices:
                 if choice.depth and choice.depth >= len(kernels):
-                    continue  # the same as all
+                    continue  # the same as depth 0: all kernels
                 write = partial(program, reference, steps, choice)
                 form = _form(choice, backend, kernels) if template == "elements" else ()
                 yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
 
 
 def _form(choice: Choice, backend: Backend, kernels: Sequence[Kernel | LoopStep]) -> tuple[object, ...]:
-    """Return what the text of a program without rows depends on besides numbers."""
+    """Return the features besides numbers that determine the text of a program without rows."""
     if backend == "triton":
         return ("triton", choice.depth)
-    # One element at once, some of a type of CUDA's, or more, which need a type of their own.
+    # One element at once, 2 or 4 in a CUDA vector type, or more in a custom type.
     widths = (vector_of(choice, int(one.size)) for one in kernels if not isinstance(one, LoopStep))
     return (backend, choice.depth, *((width > 1) + (width > 4) for width in widths))
 

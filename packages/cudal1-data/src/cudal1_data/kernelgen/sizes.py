@@ -1,24 +1,24 @@
-"""Sizes that know how a reference writes them, so that programs can write them the same way."""
+"""Sizes with their expressions in a reference, so that programs can use the same expressions."""
 
 from __future__ import annotations
 
 import re
 
 _LONGEST = 32
-"""Characters of a name that is made of an expression, at most."""
+"""Maximum number of characters of a name derived from an expression."""
 _OFFSET = re.compile(r"(.*) ([+-]) (\d+)")
-"""A text that ends with a number that is added or subtracted."""
+"""A text that ends with an added or subtracted number."""
 _OF_TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_D", "BLOCK_W", "PART_M", "PART_N", "GROUP", "THREADS")
 _OF_HEADS = ("HEADS_PER_KEY", "HEADS_PER_VALUE")
 RESERVED = frozenset({"BLOCK", "BLOCK_ROWS", *_OF_TILES, *_OF_HEADS, "CUDA", "NULL", "INFINITY", "NAN"})
-"""Names that kernels give to something themselves."""
+"""Names that kernels use themselves."""
 
 
 class Size(int):
     """An integer with two texts: an expression of the reference's constants for Python, and one for kernels.
 
-    Arithmetic with other integers keeps both. `str` and f-strings give the kernels' text, in parentheses where it has
-    operators; `repr` gives the number. A kernel's names are the constants' in capitals.
+    Arithmetic with other integers keeps both. `str` and f-strings give the kernels' text, in parentheses if it has
+    operators; `repr` gives the number. A kernel's names are the constants' names in capitals.
 
     >>> names = {}
     >>> b, width = Size(4, "batch", "BATCH", names), Size(6, "width", "WIDTH", names)
@@ -26,7 +26,7 @@ class Size(int):
     >>> int(area), area.host, f"{area}", (area // width).host, (width - b + 1).host
     (72, 'batch * width * 3', '(BATCH * WIDTH * 3)', 'batch * 3', 'width - batch + 1')
 
-    Numbers that are added or subtracted are joined, so that a convolution that keeps its edge keeps its text.
+    Added and subtracted numbers are folded, so that a convolution that keeps the edge keeps its text.
 
     >>> (width + 2 - (3 - 1)).host, ((width - 1) * 3 + 3).host, ((width - 2) // 2 + 1).host
     ('width', 'width * 3', 'width // 2')
@@ -37,16 +37,16 @@ class Size(int):
     kernel: str
     """The expression in a kernel, without parentheses around it."""
     names: dict[str, str]
-    """By name in kernels what Python calls it; one for all sizes of a reference."""
+    """Python expression by name in kernels; shared by all sizes of a reference."""
 
     def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str]) -> Size:
-        """Make a size.
+        """Create a size.
 
         Args:
             value: The number.
             host: Its expression in Python.
             kernel: Its expression in kernels.
-            names: The table of names; a new one is entered.
+            names: The table of names; a new name is added.
         """
         self = super().__new__(cls, value)
         self.host, self.kernel, self.names = host, kernel, names
@@ -94,25 +94,25 @@ class Size(int):
 
 
 class Ratio(float):
-    """A number that is made of a size: 1.0 / COLS, WIDTH ** 0.5."""
+    """A number derived from a size: 1.0 / COLS, WIDTH ** 0.5."""
 
     kernel: str
     """The expression in a kernel."""
 
     def __new__(cls, value: float, kernel: str) -> Ratio:
-        """Make a ratio of its value and its expression in kernels."""
+        """Create a ratio from its value and its expression in kernels."""
         self = super().__new__(cls, value)
         self.kernel = kernel
         return self
 
 
 def inverse(size: int) -> float:
-    """Return 1 over a size, written so in kernels."""
+    """Return 1 over a size, with that expression in kernels."""
     return Ratio(1.0 / size, f"1.0 / {size}")
 
 
 def host_text(value: int) -> str:
-    """Return how Python writes a size.
+    """Return a size's text in Python.
 
     >>> host_text(7)
     '7'
@@ -121,7 +121,7 @@ def host_text(value: int) -> str:
 
 
 def tuple_text(sizes: tuple[int, ...]) -> str:
-    """Return how Python writes a shape.
+    """Return a shape's text in Python.
 
     >>> tuple_text((7, 3)), tuple_text((7,))
     ('(7, 3)', '(7,)')
@@ -131,7 +131,7 @@ def tuple_text(sizes: tuple[int, ...]) -> str:
 
 
 def named(value: int, name: str, names: dict[str, str]) -> Size:
-    """Return a constant of a reference as a size; its name in kernels is the one in capitals."""
+    """Return a constant of a reference as a size; its name in kernels is in capitals."""
     kernel = name.upper()
     while kernel in RESERVED or names.get(kernel, name) != name:
         kernel += "_"
@@ -139,13 +139,13 @@ def named(value: int, name: str, names: dict[str, str]) -> Size:
 
 
 def used(text: str, names: dict[str, str]) -> dict[str, str]:
-    """Return those of a reference's sizes that a kernel's text names, with what Python calls them."""
+    """Return the sizes named in a kernel's text, with their Python expressions."""
     words = set(re.findall(r"\b[A-Z]\w*\b", text))
     return {name: host for name, host in names.items() if name in words}
 
 
 def in_python(text: str, names: dict[str, str]) -> str:
-    """Return a text in which kernels' names of sizes are replaced by Python's."""
+    """Return a text with kernels' names of sizes replaced by Python expressions."""
     return re.sub(r"\b[A-Z]\w*\b", lambda word: _bracketed(names.get(word[0], word[0])), text)
 
 
@@ -162,7 +162,7 @@ def _bracketed(text: str) -> str:
 
 
 def _split(size: int) -> tuple[int, int]:
-    """Return what a size consists of: a size, and a number that is added to it; 0 and the number where that is all.
+    """Split a size into a size and an added number; the size is 0 if there is only a number.
 
     >>> base, offset = _split(Size(6, "width - 2", "WIDTH - 2", {}))
     >>> int(base), base.host, offset
@@ -178,7 +178,7 @@ def _split(size: int) -> tuple[int, int]:
 
 
 def _plus(size: Size, offset: int) -> int:
-    """Return a size and a number."""
+    """Return the sum of a size and a number."""
     value = int(size) + offset
     if offset == 0 or value <= 0:
         return size if offset == 0 else value
@@ -223,7 +223,7 @@ def _sum(left: int, right: int, sign: str) -> int:
 
 
 def _without_factors(text: str, divisor: str) -> str:
-    """Return a product without the factors of another; nothing where it lacks one of them.
+    """Return a product without the factors of another; empty if it lacks one of them.
 
     >>> _without_factors("A * B * 3 * B", "B * 3"), _without_factors("A * B", "C"), _without_factors("A", "A")
     ('A * B', '', '1')

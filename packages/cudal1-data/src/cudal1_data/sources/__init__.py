@@ -1,4 +1,4 @@
-"""Where tasks come from: one file for each source, and `spec`, which reads what a user typed."""
+"""Sources of tasks: one file per source, and `spec`, which parses a user's specification."""
 
 from cudal1_data.sources.spec import load_suite, load_task
 

@@ -1,4 +1,4 @@
-"""Writing tasks out: a table with KernelBench's columns, or a folder of KernelBench's layout."""
+"""Export of tasks: a table with KernelBench's columns, or a folder in KernelBench's layout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cudal1_data.task import Task
 
 FILE_SUFFIXES = (".jsonl", ".parquet")
 NAME_LENGTH = 80
-"""Characters of a name that go into a file's name: KernelBench's own names are shorter."""
+"""Maximum number of characters of a task's name in a file name; KernelBench's names are shorter."""
 
 
 class ExportRow(TypedDict):
-    """KernelBench's four columns, then what `load_suite` needs to give back the same tasks."""
+    """KernelBench's four columns, then those that `load_suite` needs to restore the tasks."""
 
     code: str
     level: int
@@ -66,16 +66,16 @@ def problem_numbers(tasks: Sequence[Task]) -> dict[str, int]:
 def export(tasks: Sequence[Task], out: Path) -> None:
     """Write tasks to `out`: a `.jsonl` or `.parquet` file, or a folder for a name without an ending.
 
-    Either is written aside and renamed, so a full disk leaves no half of it. In a folder, numbered tasks become
-    `level1/12_Name.py` (at whatever size they are), others `level1/diag_matmul.py`; split, tags and the like are lost.
+    Both are written to a temporary path and renamed, so a full disk leaves no partial output. In a folder, numbered
+    tasks become `level1/12_Name.py` (at any size), others `level1/diag_matmul.py`; other fields are lost.
 
     Args:
-        tasks: What to write.
-        out: Where to; a file that is there is replaced, a folder must be empty or new.
+        tasks: Tasks to write.
+        out: Path to write; an existing file is replaced, a folder must be empty or new.
 
     Raises:
-        DataError: The folder holds something, the name ends in another file type, or a folder cannot hold two of the
-            tasks, because they have one number.
+        DataError: The folder is not empty, the name ends in another file type, or two tasks would have the same name
+            in a folder.
     """
     if names_folder(out):
         _export_folder(tasks, out)
@@ -93,10 +93,10 @@ def export(tasks: Sequence[Task], out: Path) -> None:
 
 
 def names_folder(out: Path) -> bool:
-    """Say whether what a user wants written is a folder, which holds nothing yet; else it is a file of a known type.
+    """Return whether an output path is an empty or new folder; otherwise it is a file of a known type.
 
     Raises:
-        DataError: The name ends in another file type, or the folder holds something.
+        DataError: The name ends in another file type, or the folder is not empty.
     """
     if out.suffix in FILE_SUFFIXES:
         return False
@@ -143,5 +143,5 @@ def _export_folder(tasks: Sequence[Task], out: Path) -> None:
 
 
 def _words(task: Task) -> str:
-    """Return a task's name as a part of a file's name, which a docstring, say, is too long for."""
+    """Return a task's name as part of a file name, cut to `NAME_LENGTH`."""
     return re.sub(r"[^A-Za-z0-9]+", "_", task.name)[:NAME_LENGTH].strip("_") or "Task"

@@ -17,14 +17,14 @@ PROBLEM_FILE = re.compile(r"(?P<number>\d+)_(?P<name>.+)")
 def load_folder(folder: Path) -> Suite:
     """Load a KernelBench checkout (the repository's root, or its KernelBench folder), or a folder of task files.
 
-    The files are those in `level<N>/` where there are such folders, else those in the folder itself. See `load_file`
-    for their ids.
+    The files are those in folders `level<N>/` if there are any, else those in the folder itself. See `load_file` for
+    their ids.
 
     Args:
         folder: The folder.
 
     Raises:
-        UnknownSuiteError: The folder holds no such file.
+        UnknownSuiteError: The folder holds no task file.
     """
     inner = folder / "KernelBench"
     root = inner if inner.is_dir() else folder
@@ -61,11 +61,11 @@ def load_folder(folder: Path) -> Suite:
 def load_file(path: Path) -> Task:
     """Load one task file in KernelBench's form.
 
-    A file `level1/12_Name.py` is `kernelbench/level1/12`, any other is `file/<stem>` (level 1 unless its folder
-    says otherwise).
+    A file `level1/12_Name.py` is `kernelbench/level1/12`, any other is `file/<stem>` (level 1 unless its folder is
+    `level<N>`).
 
     Raises:
-        BrokenTaskError: The file cannot be used; the message says what is missing.
+        BrokenTaskError: The file is unusable; the message says what is missing.
     """
     try:
         source = path.read_text(encoding="utf-8")
@@ -89,14 +89,14 @@ def load_file(path: Path) -> Task:
 
 
 def with_notes(task: Task, *, where: str) -> Task:
-    """Return a task with what is known of it.
+    """Return a task with the facts from KernelBench's notes.
 
     Args:
         task: The task.
         where: File or row to name in the error.
 
     Raises:
-        BrokenTaskError: Its text is nested too deeply to be compared with KernelBench's.
+        BrokenTaskError: Its text is nested too deeply to compare it with KernelBench's.
     """
     try:
         return noted(task)

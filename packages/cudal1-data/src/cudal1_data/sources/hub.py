@@ -20,16 +20,16 @@ REPOSITORY = "ScalingIntelligence/KernelBench"
 REVISION = "53a119c0336b84037e5f1376c5507de8e06d22a4"
 """Commit of the dataset's parquet branch (December 2024: the snapshot with small shapes that CUDA-L1 used)."""
 DEFAULT_LEVELS = (1, 2, 3)
-"""Level 4 (whole pretrained networks, which it downloads) is loaded on request only."""
+"""Level 4, which downloads whole pretrained networks, is loaded on request only."""
 _ALTERNATIVE = "instead, name a KernelBench checkout's folder, or a .parquet or .jsonl file with its columns"
 
 
 def load_hub(levels: Iterable[int] | None = None, *, cache_dir: Path | None = None) -> Suite:
-    """Load KernelBench's levels, from the hub's cache where it holds them; the hub is asked for the others alone.
+    """Load KernelBench's levels from the hub's cache; download only missing ones.
 
     Args:
-        levels: Which levels, 1 to 4; `DEFAULT_LEVELS` for None.
-        cache_dir: The hub's cache folder; its own default for None.
+        levels: Levels from 1 to 4; None for `DEFAULT_LEVELS`.
+        cache_dir: The hub's cache folder; None for its default.
 
     Raises:
         UnknownSuiteError: huggingface_hub is not installed, or the files are neither cached nor reachable;
@@ -50,10 +50,10 @@ def load_hub(levels: Iterable[int] | None = None, *, cache_dir: Path | None = No
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that no task of KernelBench has, by the notes: that takes no network.
+    """Reject names of no KernelBench task, by the notes, which takes no network.
 
     Args:
-        names: Ids or ends of them, with a size behind them if any. Nothing is known of the tasks of level 4.
+        names: Ids or ends of ids, optionally with a size. Names in level 4 are not checked.
 
     Raises:
         UnknownTaskError: There is no such task; the message offers the nearest ids.
@@ -74,7 +74,7 @@ def check_names(names: Iterable[str]) -> None:
 
 def _library() -> Any:
     try:
-        # An optional dependency, so nothing of it is imported by name.
+        # An optional dependency: no static import.
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise UnknownSuiteError(
@@ -94,13 +94,13 @@ def _asked(hub: Any, level: int, cache_dir: Path | None) -> Path:
     name = _name(level)
     if hub.constants.HF_HUB_OFFLINE:
         raise _out_of_reach(hub, level, cache_dir, "HF_HUB_OFFLINE is set, so the hub was not asked")
-    httpx: Any = importlib.import_module("httpx")  # what huggingface_hub asks with
+    httpx: Any = importlib.import_module("httpx")  # the HTTP client of huggingface_hub
     LOG.info("asking the hub for %s of %s", name, REPOSITORY)
     try:
-        # Whether the hub can be reached at all: downloading tries that six times, which takes 24 s.
+        # Check that the hub is reachable: a download would retry six times, which takes 24 s.
         hub.get_hf_file_metadata(hub.hf_hub_url(REPOSITORY, name, repo_type="dataset", revision=REVISION))
     except hub.errors.HfHubHTTPError:
-        pass  # an answer; a busy hub is asked again below
+        pass  # the hub answered; the download below retries
     except httpx.TransportError as error:
         raise _out_of_reach(hub, level, cache_dir, f"{type(error).__name__}: {error}") from error
     except (OSError, ValueError) as error:
@@ -139,7 +139,7 @@ def _out_of_reach(hub: Any, level: int, cache_dir: Path | None, reason: str) -> 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Keep what the library says of each attempt to itself: our sentence says it once."""
+    """Silence the library's message for each attempt: our error reports the failure once."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -150,7 +150,7 @@ def _quiet() -> Generator[None]:
 
 
 def cached_alternative(cache: Path) -> str:
-    """Return what of KernelBench a cache holds, as something to type; empty where it holds nothing.
+    """Return the KernelBench levels in a cache, as a specification to type; empty if there are none.
 
     Args:
         cache: The hub's cache folder.

@@ -1,7 +1,7 @@
-"""Notes on KernelBench's tasks: facts by task, found by scripts/kernelbench_notes.py, none of its programs.
+"""Notes on KernelBench's tasks: facts by task, from scripts/kernelbench_notes.py, without its programs.
 
-A note holds for a program that is the same up to its sizes, texts and comments; the memory that it tells of, for the
-very same sizes. So it finds the task in a checkout, on the hub and in CUDA-L1's release.
+A note holds for a program that is the same up to sizes, texts and comments; its memory holds for the exact text only.
+It applies to the task from a checkout, the hub and CUDA-L1's release.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ PLACE = re.compile(r"(?:kernelbench|cuda-l1)/(?P<place>level\d+/\d+)")
 
 
 class Note(BaseModel):
-    """What is known of one task."""
+    """The facts about one task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     program: str
     """`program_hash` of the reference."""
     source_sha256: str
-    """Hash of the reference as it was traced."""
+    """Hash of the traced reference."""
     category: str
-    """Kind of operation, by the words of KernelBench's own groups."""
+    """Kind of operation, in the words of KernelBench's groups."""
     degenerate: bool = False
     """Whether a trivial answer passes KernelBench's comparison (tolerance 1e-4)."""
     random: bool = False
     """Whether an output depends on random numbers drawn in the call."""
     memory: Memory | None = None
-    """What inputs, state and outputs take; None where the reference cannot be traced."""
+    """Size of inputs, state and outputs; None if the reference cannot be traced."""
     graph: str | None = None
     """Fingerprint of its operator graph (`cudal1_data.tracing`)."""
 
 
 class Notes(BaseModel):
-    """The file."""
+    """The contents of `kernelbench.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     torch: str
-    """Version of torch with which the graphs were traced; another one may decompose operators otherwise."""
+    """Version of torch that traced the graphs; another version may decompose operators differently."""
     references: str
-    """Which references were read."""
+    """Source of the references."""
     tasks: dict[str, Note] = Field(min_length=1)
-    """By place: `level1/12`."""
+    """Notes by place: `level1/12`."""
 
 
 @functools.cache
 def load_notes() -> Notes:
-    """Read the file, once."""
+    """Return the contents of the file, read once."""
     return TypeAdapter(Notes).validate_json(FILE.read_bytes())
 
 
@@ -71,7 +71,7 @@ def notes() -> Mapping[str, Note]:
 
 
 def known_graphs() -> list[TaskGraph]:
-    """Return the graphs that the notes know, by KernelBench's ids."""
+    """Return the graphs in the notes, with KernelBench's ids."""
     return [
         TaskGraph(id=f"kernelbench/{place}", fingerprint=note.graph, random=note.random, memory=note.memory)
         for place, note in notes().items()
@@ -80,7 +80,7 @@ def known_graphs() -> list[TaskGraph]:
 
 
 def release(version: str) -> str:
-    """Return the part of torch's version on which the notes' graphs depend.
+    """Return the part of torch's version that affects the notes' graphs.
 
     >>> release("2.13.0+cu130")
     '2.13'
@@ -89,7 +89,7 @@ def release(version: str) -> str:
 
 
 def place_of(task_id: str) -> str | None:
-    """Return a task's place in KernelBench, for any form it was loaded from; None where it has none.
+    """Return a task's place in KernelBench, for any source of the task; None if it has none.
 
     >>> place_of("cuda-l1/level1/12@M=64"), place_of("starter/diag_matmul")
     ('level1/12', None)
@@ -99,7 +99,7 @@ def place_of(task_id: str) -> str | None:
 
 
 def noted(task: Task) -> Task:
-    """Return a task of KernelBench with what the notes know of it, any other as it is."""
+    """Return a KernelBench task with the facts in its note; other tasks unchanged."""
     note = notes().get(place_of(task.id) or "")
     if note is None:
         return task
@@ -113,51 +113,49 @@ def noted(task: Task) -> Task:
 
 
 class Why(StrEnum):
-    """What shows that a task asks for what a task of the test asks for; the first that holds counts."""
+    """Evidence that a task duplicates a task of the test; the first that holds counts."""
 
     ID = "id"
-    """It is in the test itself, in any form."""
+    """The task is in the test itself, in any form."""
     DECLARED = "overlaps"
-    """Its `overlaps` names a task of the test, or that one's names it."""
+    """Its `overlaps` names a task of the test, or vice versa."""
     TEXT = "text"
-    """Its reference is the program of a task of the test, up to sizes, texts and comments."""
+    """Its reference equals that of a test task, up to sizes, texts and comments."""
     GRAPH = "graph"
-    """Its reference has the operator graph of a task of the test."""
+    """Its reference has the operator graph of a test task."""
     BEHAVIOUR = "behaviour"
-    """Its reference does the same to small inputs as a task of the test."""
+    """Its reference gives the same results on small inputs as a test task's."""
 
 
 class Same(NamedTuple):
-    """What a task has in common with the test."""
+    """The match of a task with the test."""
 
     test: str
     """Id of the test's task."""
     why: Why
-    """What shows it."""
+    """Evidence."""
 
 
 def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
-    """Return which tasks ask for what a task of a test suite asks for, with that one's id.
-
-    See `same_tasks`.
+    """Return the tasks that duplicate a task of a test suite, with that task's id; see `same_tasks`.
 
     Args:
-        tasks: Tasks that may be trained on.
-        test: Tasks that results are reported on.
+        tasks: Tasks for training.
+        test: Tasks for reporting results.
     """
     return {name: same.test for name, same in same_tasks(tasks, test).items()}
 
 
 def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
-    """Return which tasks ask for what a task of a test suite asks for, as far as that is known without tracing.
+    """Return the tasks that duplicate a task of a test suite, as far as known without tracing.
 
-    A task does so when it is in the test itself (in any form), when its `overlaps` names a task of
-    the test, when its reference is one program with that of a task of the test (`text_hash`), or when the task of
-    KernelBench that it is, names or has the text of has the operator graph of one of the test's.
+    A task duplicates a test task if it is in the test itself (in any form), if the `overlaps` of one names the other,
+    if their references share a `text_hash`, or if their KernelBench tasks (by id, `overlaps` or text) share an
+    operator graph.
 
     Args:
-        tasks: Tasks that may be trained on.
-        test: Tasks that results are reported on.
+        tasks: Tasks for training.
+        test: Tasks for reporting results.
     """
     places = places_by_text(notes())
     known: dict[str, str] = {}
@@ -173,7 +171,7 @@ def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
 
 
 def is_kernelbench(task_id: str, source: str) -> bool:
-    """Whether a task is one of KernelBench's: by its id, or by its reference's text up to sizes, texts and comments.
+    """Return whether a task is KernelBench's, by its id or by its reference up to sizes, texts and comments.
 
     >>> is_kernelbench("cuda-l1/level1/12", ""), is_kernelbench("starter/diag_matmul", "")
     (True, False)
@@ -182,7 +180,7 @@ def is_kernelbench(task_id: str, source: str) -> bool:
 
 
 def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why, str]]:
-    """Return what a task shares with others that ask for the same, the surest first."""
+    """Return the signs that a task shares with its duplicates, the surest first."""
     by_id, named = place_of(task.id), place_of(task.overlaps or "")
     text = text_hash(task.source) if task.source else ""
     places = {Why.ID: [by_id], Why.DECLARED: [named], Why.TEXT: by_text.get(text, ())}
@@ -195,7 +193,7 @@ def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why
 
 
 def places_by_text(known: Mapping[str, Note]) -> dict[str, tuple[str, ...]]:
-    """Return the places in KernelBench of each program in the notes, by its `text_hash`: most have one, copies two."""
+    """Return the KernelBench places of each program in the notes, by `text_hash`: most have one, copies two."""
     places: dict[str, tuple[str, ...]] = {}
     for place, note in known.items():
         places[note.program] = (*places.get(note.program, ()), place)
@@ -203,7 +201,7 @@ def places_by_text(known: Mapping[str, Note]) -> dict[str, tuple[str, ...]]:
 
 
 def described(source: str) -> str:
-    r"""Return the first sentence that a reference says of itself, empty where it says nothing.
+    r"""Return the first sentence of a reference's class docstring; empty if there is none.
 
     >>> described('class Model:\n    "Simple model that adds. And more."')
     'Simple model that adds'

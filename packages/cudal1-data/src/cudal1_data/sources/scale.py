@@ -1,7 +1,7 @@
-"""A task at a smaller batch, for a GPU with less memory. That is another task text, and its id says so.
+"""Tasks at a smaller batch, for a GPU with less memory. The task's text changes, and its id says so.
 
-The batch is a constant at the top level of the reference: one whose name says that it is a batch, else the leading
-dimension of the inputs where nothing but `get_inputs` knows it.
+The batch is a constant at the top level of the reference: one with a batch's name, else the leading dimension of the
+inputs if only `get_inputs` reads it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cudal1_data.task import Memory, Task, integer_constants, parse
 from cudal1_data.tracing.process import Tracer
 
 BATCH_NAMES = ("batch_size", "batch", "bs", "b", "n_batch", "num_samples")
-"""Names that say that they are a batch, in lower case, the surest first."""
+"""Lower-case names of a batch constant, the surest first."""
 SCALED = "scaled"
-"""The tag of a task at a smaller batch."""
+"""Tag of a task at a smaller batch."""
 
 
 def scaled(task: Task, divisor: int) -> Task:
     """Return a task with its batch divided.
 
-    The id tells the new size (`kernelbench/level1/12@M=1024`), the tags hold `scaled`; records keep the id and the
-    whole text. A batch that the divisor would make smaller than one becomes one. What it takes is not known then.
+    The id has the new size (`kernelbench/level1/12@M=1024`), the tags `scaled`; records keep the id and the whole
+    text. The smallest batch is 1. The scaled task's memory is unknown.
 
     Args:
         task: The task.
-        divisor: By how much, at least 1; 1 changes nothing.
+        divisor: Divisor of the batch, at least 1; 1 changes nothing.
 
     Raises:
-        BrokenTaskError: No batch can be found, or it is one already.
-        DataError: The divisor is smaller than 1.
+        BrokenTaskError: No batch can be found, or it is 1 already.
+        DataError: The divisor is less than 1.
     """
     if divisor < 1:
         raise DataError(f"the scale {divisor} is less than 1 (it divides the batch); 1 leaves tasks unchanged")
@@ -49,17 +49,17 @@ def scaled(task: Task, divisor: int) -> Task:
 
 
 def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
-    """Return a task at the largest batch (divided by a power of two) whose tensors fit into a memory.
+    """Return a task at the largest batch (divided by a power of two) whose tensors fit into `memory_bytes`.
 
-    Inputs, state and outputs are counted; what a program makes on the way is not, so leave memory for it.
+    Inputs, state and outputs are counted; intermediate tensors are not, so leave memory for them.
 
     Args:
         task: The task.
-        memory_bytes: What its tensors may take.
-        tracer: Measures what no note tells; it executes the reference, in a process of its own.
+        memory_bytes: Limit for its tensors.
+        tracer: Measures memory that no note has; it executes the reference in a separate process.
 
     Raises:
-        BrokenTaskError: It cannot be traced, no batch can be found, or it does not fit at a batch of one.
+        BrokenTaskError: The task cannot be traced, has no batch, or does not fit at a batch of 1.
         DataError: torch is not installed.
     """
     smaller, divisor = task, 1
@@ -81,10 +81,10 @@ def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
 
 
 def memory_of(task: Task, tracer: Tracer) -> Memory:
-    """Return what a task's tensors take: from its note, else by tracing it.
+    """Return the memory of a task's tensors, from its note or by tracing it.
 
     Raises:
-        BrokenTaskError: It cannot be traced.
+        BrokenTaskError: The task cannot be traced.
         DataError: torch is not installed.
     """
     if task.memory is not None:
@@ -96,14 +96,14 @@ def memory_of(task: Task, tracer: Tracer) -> Memory:
 
 
 def scaled_suite(suite: Suite, *, scale: int = 1, memory_bytes: int | None = None) -> Suite:
-    """Return a suite at smaller batches; tasks that cannot be made smaller go to `broken`, the others stay usable.
+    """Return a suite at smaller batches; tasks that cannot be made smaller go to `broken`.
 
-    Published programs stay with their tasks; published speedups do not, they are about the task as it was.
+    Scaled tasks keep their published programs but not their published speedups, which hold for the original size.
 
     Args:
         suite: The suite.
-        scale: What divides every batch; see `scaled`.
-        memory_bytes: What each task's tensors may take; see `fitted`.
+        scale: Divisor of every batch; see `scaled`.
+        memory_bytes: Limit for each task's tensors; see `fitted`.
     """
     tasks: list[Task] = []
     broken = list(suite.broken)
@@ -126,10 +126,10 @@ def scaled_suite(suite: Suite, *, scale: int = 1, memory_bytes: int | None = Non
 
 
 def batch_constant(task: Task) -> tuple[str, int]:
-    """Return name and value of the constant that is a task's batch.
+    """Return name and value of a task's batch constant.
 
     Raises:
-        BrokenTaskError: There is none that only the inputs know.
+        BrokenTaskError: `get_inputs` reads no constant named as a batch, and no leading one that it alone reads.
     """
     tree = parse(task.source, where=task.id)
     constants = integer_constants(tree)
@@ -153,7 +153,7 @@ def batch_constant(task: Task) -> tuple[str, int]:
 
 
 def _leading_names(inputs: ast.FunctionDef) -> list[str]:
-    """Return the names that stand first among the sizes of a tensor, in order, each once."""
+    """Return the names of tensors' leading sizes, in order, each once."""
     found: dict[str, None] = {}
     for node in ast.walk(inputs):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -170,7 +170,7 @@ def _leading_names(inputs: ast.FunctionDef) -> list[str]:
 
 
 def _names_read(part: ast.AST) -> list[str]:
-    """Return the names that are read in a part of a program, in order."""
+    """Return the names that part of a program reads, in order."""
     return [node.id for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
 
 

@@ -1,13 +1,13 @@
-"""What a user types for a suite or a task, and what it stands for.
+"""Specifications of suites and tasks.
 
-| form | stands for |
+| form | meaning |
 | --- | --- |
 | `starter` | the bundled suite at its default sizes |
 | `kernelbench` | KernelBench from the Hugging Face hub |
 | `generated` | generated tasks of all families (`cudal1_data.generator`) |
-| `generated:softmax+scan?n=200&seed=7` | of some families, with options |
-| `generated?n=200:level1` | those of them that are of a level |
-| `generated/softmax-7-12` | one of them, by its id |
+| `generated:softmax+scan?n=200&seed=7` | generated tasks of some families, with options |
+| `generated?n=200:level1` | generated tasks of one level |
+| `generated/softmax-7-12` | one generated task, by its id |
 | `path/to/folder` | a folder of task files, or a KernelBench checkout |
 | `path/to/file.jsonl`, `.parquet` | a table with KernelBench's or CUDA-L1's columns |
 | `path/to/file.py` | one task file |
@@ -15,7 +15,7 @@
 | `FORM:level1/12`, `starter:diag_matmul` | one of its tasks |
 | `starter/diag_matmul`, `kernelbench/level1/12` | the same, as a task id |
 | `starter/diag_matmul@N=384,M=3000` | a task at another size |
-| `FILE.parquet:level1/12@M=64` | the task whose id ends so, else the task `level1/12` at that size |
+| `FILE.parquet:level1/12@M=64` | the task whose id ends so, else `level1/12` at that size |
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from cudal1_data.task import Device, Task
 NAMED_SUITES = ("starter", "kernelbench", "generated")
 TABLE_SUFFIXES = (".jsonl", ".parquet")
 GENERATED = re.compile(r"(?P<request>generated(?:(?=\?)|:(?!level\d|\w+-\d)[^:?]*)(?:\?[^:]*)?)(?::(?P<selection>.*))?")
-"""Families and options, with a selection behind them; `generated:level1` has a selection only."""
+"""Families and options, followed by a selection; `generated:level1` has only a selection."""
 LEVEL = re.compile(r"level([1-9]\d*)")
 BETWEEN = re.compile(rf",(?!{ENTRY}(?:,|$))")
-"""The commas between the items of a selection; others divide the constants of a size."""
+"""The commas between items of a selection; other commas separate the constants of a size."""
 
 
 def load_suite(
@@ -60,20 +60,20 @@ def load_suite(
     """Load a suite.
 
     Args:
-        spec: Name, folder or file, with a selection behind a colon if any (see the module's table).
-        device: Whose default sizes to use, for tasks that declare sizes.
-        levels: Keep these levels only.
-        ids: Keep these tasks only, by id or by the end of it, in this order.
+        spec: Name, folder or file, optionally with a colon and a selection (see the module's table).
+        device: Device whose default sizes to use, for tasks that declare sizes.
+        levels: Keep only these levels.
+        ids: Keep only these tasks, by id or by the end of it, in this order.
         cache_dir: Cache folder of the Hugging Face hub, for `kernelbench`.
-        scale: Divide batch sizes by this; see `cudal1_data.sources.scale`. What cannot be scaled is in `Suite.broken`.
+        scale: Divide batch sizes by this; see `cudal1_data.sources.scale`. Unscalable tasks go to `Suite.broken`.
         memory_bytes: Divide the batch sizes of tasks whose tensors take more than this.
 
     Raises:
-        DataError: There is no such device.
-        UnknownSuiteError: Nothing goes by that name; the message offers the nearest names.
+        DataError: The device is unknown.
+        UnknownSuiteError: The name is unknown; the message offers the nearest names.
         UnknownTaskError: The suite has no such task; the message offers the nearest ids.
-        BrokenTaskError: A single task file, or a whole table, cannot be used. In a folder or table with other
-            tasks, what is broken is listed in `Suite.broken` instead.
+        BrokenTaskError: A single task file, or a whole table, is unusable. In a folder or table with other tasks,
+            broken ones are listed in `Suite.broken` instead.
 
     >>> load_suite("starter/diag_matmul").ids
     ('starter/diag_matmul',)
@@ -112,13 +112,13 @@ def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | Non
 
     Args:
         spec: See the module's table.
-        device: Whose default size to use, unless the id names a size.
+        device: Device whose default size to use, unless the id names a size.
         cache_dir: Cache folder of the Hugging Face hub.
 
     Raises:
-        UnknownSuiteError: Nothing goes by that name.
-        UnknownTaskError: No task, or more than one, goes by that name.
-        BrokenTaskError: The task's file cannot be used.
+        UnknownSuiteError: The suite is unknown.
+        UnknownTaskError: No task, or more than one, has that name.
+        BrokenTaskError: The task's file is unusable.
 
     >>> load_task("starter/diag_matmul@N=8,M=4").id
     'starter/diag_matmul@N=8,M=4'
@@ -135,7 +135,7 @@ def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | Non
 
 
 def _divide(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a form into what to load and which of it: `starter:level1` into `starter` and `level1`."""
+    """Split a specification into source and selection: `starter:level1` into `starter` and `level1`."""
     if request := GENERATED.fullmatch(text):
         return request["request"], _items(request["selection"] or "")
     named = text.partition(":")[0].partition("/")[0] in NAMED_SUITES
@@ -171,7 +171,7 @@ def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path 
 
 @functools.cache
 def _starter(device: Device) -> Suite:
-    """Load the bundled suite once a process: it does not change, and an environment asks for it at each reset."""
+    """Load the bundled suite once per process: an environment needs it at each reset."""
     return load_starter(device)
 
 
@@ -197,7 +197,7 @@ def _chosen(suite: Suite, names: Iterable[str]) -> Suite:
 
 
 def _named(suite: Suite, name: str) -> Task:
-    """Return the task that goes by a name as it stands, else by the name without its size, at that size."""
+    """Return the task with the exact name, else the task with the name without its size, at that size."""
     size = SIZE.search(name)
     if size is None or suite.matches(name):
         base, size = name, None
@@ -210,7 +210,7 @@ def _named(suite: Suite, name: str) -> Task:
 
 
 def _goes_by(entry: Broken, name: str) -> bool:
-    """Whether what is broken is what a user named: by its id, the stem of its file, or level and number."""
+    """Return whether a name means a broken task: by its id, its file's stem, or level and number."""
     if entry.task_id is not None and (ends_in(entry.task_id, name) or ends_in(unsized(entry.task_id), name)):
         return True
     problem = PROBLEM_FILE.fullmatch(entry.path.stem)

@@ -37,7 +37,7 @@ class ManifestSizes(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     default: Size = Field(min_length=1)
-    """The size that is trained and reported on."""
+    """Size for training and reporting."""
     held_out: list[Size] = Field(min_length=2)
     """Sizes never trained on; each sets the same constants as `default`."""
 
@@ -48,17 +48,17 @@ class ManifestVariant(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     techniques: list[str] = Field(default_factory=list[str])
-    """What makes it fast."""
+    """Techniques that make it fast."""
     needs: list[Literal["compiler", "cuda", "triton"]] = Field(
         default_factory=list[Literal["compiler", "cuda", "triton"]]
     )
-    """What a machine must have for it to build."""
+    """Build requirements."""
     devices: list[Device] = Field(default=["cpu", "cuda"], min_length=1)
     """Devices on which it runs."""
 
 
 class Manifest(BaseModel):
-    """The contents of `task.toml`. A key that is not listed here is an error."""
+    """The contents of `task.toml`. Other keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -69,7 +69,7 @@ class Manifest(BaseModel):
     category: Category
     """Kind of operation."""
     split: Literal["train", "test"]
-    """`train`, or `test` for a task that is held out."""
+    """`train`, or `test` for a held-out task."""
     tags: list[str] = Field(default_factory=list[str])
     """Free tags."""
     overlaps: str | None = Field(default=None, pattern=r"^kernelbench/level[1-4]/\d+$")
@@ -87,8 +87,8 @@ def load_starter(device: Device, *, folder: Path = STARTER_FOLDER) -> Suite:
     """Load every task of the bundled suite at its default size for `device`.
 
     Args:
-        device: Whose sizes to use.
-        folder: A folder of the same form.
+        device: Device whose sizes to use.
+        folder: Folder with one folder per task.
     """
     tasks: list[Task] = []
     broken: list[Broken] = []

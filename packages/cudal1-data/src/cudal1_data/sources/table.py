@@ -21,7 +21,7 @@ PROGRAM_SUFFIX = "_code"
 SCORE_PREFIX = "score_"
 
 Rows = Sequence[dict[str, Any] | BrokenTaskError]
-"""Rows of a table, with an error in the place of each that is none."""
+"""Rows of a table, with an error in place of each invalid row."""
 
 
 def _none_is_empty(value: object) -> object:
@@ -29,7 +29,7 @@ def _none_is_empty(value: object) -> object:
 
 
 class KernelBenchRow(BaseModel):
-    """KernelBench's columns, and those that `cudal1-data export` adds; further columns are ignored."""
+    """KernelBench's columns, and those that `cudal1-data export` adds; others are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,9 +42,9 @@ class KernelBenchRow(BaseModel):
     problem_id: int
     """Number within the level."""
     id: str | None = None
-    """Task id, where it is not `kernelbench/level<level>/<problem_id>`."""
+    """Task id, if not `kernelbench/level<level>/<problem_id>`."""
     split: Split | None = None
-    """Whether training may use it; `test` where nothing is said."""
+    """The task's split; None means `test`."""
     category: str | None = None
     """Kind of operation."""
     tags: Annotated[tuple[str, ...], BeforeValidator(_none_is_empty)] = ()
@@ -96,16 +96,16 @@ def load_table(path: Path) -> Suite:
     """Load a `.jsonl` or `.parquet` file.
 
     Raises:
-        BrokenTaskError: The file is no such table at all. A single bad row goes to `Suite.broken`.
+        BrokenTaskError: The file is no table. A single bad row goes to `Suite.broken`.
     """
     return suite_of_rows(str(path), [(path, rows_of(path))])
 
 
 def rows_of(path: Path) -> Rows:
-    """Read the rows of a table; a line that is no JSON object comes as its error.
+    """Return the rows of a table, with an error in place of a line that is no JSON object.
 
     Raises:
-        BrokenTaskError: The file cannot be read, or is empty.
+        BrokenTaskError: The file is unreadable or empty.
     """
     try:
         rows: Rows = read_rows(path) if path.suffix == ".parquet" else list(_jsonl(path))
@@ -117,11 +117,11 @@ def rows_of(path: Path) -> Rows:
 
 
 def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
-    """Make a suite of rows.
+    """Return a suite made from rows.
 
     Args:
         name: The suite's name.
-        tables: Rows with the file that they came from.
+        tables: Rows with their file.
     """
     tasks: list[Task] = []
     broken: list[Broken] = []
@@ -166,7 +166,7 @@ def _task(row: dict[str, Any], *, where: str) -> Task:
 
 
 def _id_of(row: dict[str, Any] | BrokenTaskError) -> str | None:
-    """Return the id of the task that a bad row would be, as far as its columns tell."""
+    """Return the task id of a bad row, if its columns have one."""
     if isinstance(row, BrokenTaskError):
         return None
     if isinstance(row.get("id"), str):

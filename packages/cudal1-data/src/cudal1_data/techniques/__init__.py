@@ -1,4 +1,4 @@
-"""What makes a program fast, read off its text: tags by technique, and the table of mean speedups by tag."""
+"""Techniques of programs: tags found in their text, and the table of mean speedups by tag."""
 
 from cudal1_data.techniques.classify import Tags, classify
 from cudal1_data.techniques.patterns import BACKEND_NAMES, PATTERNS, TECHNIQUES, Backend, Pattern

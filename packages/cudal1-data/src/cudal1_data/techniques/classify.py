@@ -1,4 +1,4 @@
-"""From a program's text to its tags. The text is parsed and searched, never executed."""
+"""Tagging of a program's text, which is parsed and searched, never executed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cudal1_data.techniques.patterns import PATTERNS, Backend, backends
 
 
 class Tags(BaseModel):
-    """What a program shows."""
+    """The backends and techniques of a program."""
 
     model_config = ConfigDict(frozen=True)
 
     backend: Backend
-    """The most specific backend that it shows."""
+    """The most specific backend that it uses."""
     backends: tuple[Backend, ...]
-    """All backends that it shows."""
+    """All backends that it uses."""
     techniques: tuple[str, ...]
     """Tags of `TECHNIQUES`, in that order."""
     signs: dict[str, tuple[str, ...]]
-    """By tag, the patterns that were seen."""
+    """Names of the matched patterns by tag."""
 
 
 def classify(source: str, reference: str | None = None) -> Tags | None:
@@ -33,23 +33,23 @@ def classify(source: str, reference: str | None = None) -> Tags | None:
 
     Args:
         source: Program text; untrusted.
-        reference: The reference that it replaces: with it, work that was left out can be seen.
+        reference: The reference that it replaces; needed to detect omitted work.
 
     Returns:
-        Its tags; None where the text is no program that defines `ModelNew`, or too deep to be taken apart.
+        Its tags; None if the text defines no `ModelNew`, or is not Python, or is nested too deeply.
     """
     if "class ModelNew" not in source:
         return None
     try:
         known = _reference(reference) if reference is not None else None
         return _tags(Parts(parse(source, where="program"), known))
-    except (BrokenTaskError, RecursionError, MemoryError):  # a long sum is a deep tree, whoever wrote it
+    except (BrokenTaskError, RecursionError, MemoryError):  # a long sum is a deep tree
         return None
 
 
 @functools.lru_cache(maxsize=16)
 def _reference(text: str) -> ast.Module:
-    """Parse a reference: many programs replace the same one."""
+    """Parse a reference, cached: many programs replace the same one."""
     return parse(text, where="reference")
 
 

@@ -1,4 +1,4 @@
-"""What patterns look at: a program's Python, its CUDA C++ and its Triton kernels. Nothing is executed."""
+"""The parts of a program that patterns search: Python, CUDA C++ and Triton kernels. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
 
-# Texts are a program's to choose: no pattern may look from every place of one to its end.
+# Texts are untrusted: no pattern may scan from every position to the end.
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 CUDA_TEXT = re.compile(r"__global__|__device__|cuda_runtime\.h|cublas|at::cuda|CUDAContext")
 C_TEXT = re.compile(r"#include|extern \"C\"|torch::Tensor|\b(?:void|float|double|int)\s+\w+\s*\([^)]{0,2000}\)\s*\{")
@@ -30,12 +30,12 @@ C_BUILDERS = ("ctypes.CDLL", "CDLL", "cffi.FFI")
 
 @dataclass(frozen=True)
 class Parts:
-    """One program, taken apart."""
+    """The parts of one program."""
 
     tree: ast.Module
-    """The Python of it."""
+    """Its Python."""
     reference: ast.Module | None = None
-    """The Python of the reference that it replaces, where that is known."""
+    """The Python of its reference, if known."""
 
     @cached_property
     def _flat(self) -> tuple[list[ast.AST], frozenset[str]]:
@@ -48,31 +48,31 @@ class Parts:
 
     @property
     def words(self) -> frozenset[str]:
-        """Names and short texts of the Python, except what stands in f-strings."""
+        """Names and one-line strings of the Python, except in f-strings."""
         return self._flat[1]
 
     @cached_property
     def said(self) -> str:
-        """The words, a line for each."""
+        """The words, one per line."""
         return "\n".join(self.words)
 
     @cached_property
     def calls(self) -> frozenset[str]:
-        """Dotted names of what is called, or decorates: `torch.compile`, `F.relu`, `self.graph.replay`."""
+        """Dotted names of calls and decorators: `torch.compile`, `F.relu`, `self.graph.replay`."""
         return frozenset(_names(self.nodes))
 
     def may_say(self, *words: str) -> bool:
-        """Whether one of these is part of a name or a short text, so that a closer look is worth its time."""
+        """Return whether a name or one-line string contains one of the words: a cheap test before a search."""
         return any(word in self.said for word in words)
 
     @cached_property
     def python(self) -> str:
-        """The Python without comments and without long texts (kernels, documentation)."""
+        """The Python without comments, f-strings and multi-line strings (kernels, documentation)."""
         return ast.unparse(self._stripped)
 
     @cached_property
     def multiplies(self) -> bool:
-        """Whether the Python has the operator of matrix products."""
+        """Whether the Python uses the operator `@`."""
         return any(isinstance(node, ast.MatMult) for node in self.nodes)
 
     @cached_property
@@ -81,7 +81,7 @@ class Parts:
 
     @cached_property
     def outside(self) -> ast.Module:
-        """The Python that runs before the calls: without `forward`, `backward` and what only they call."""
+        """The Python that runs before the calls: without `forward`, `backward` and functions that only they call."""
         called = self.reached("forward", "backward") - self.reached("__init__")
         return _copied(self._stripped, frozenset({*called, "forward", "backward"}))
 
@@ -91,7 +91,7 @@ class Parts:
         return ast.unparse(self.outside)
 
     def reached(self, *starts: str) -> set[str]:
-        """Return the methods that functions of these names call, and those that these call."""
+        """Return the functions that functions of these names call, directly or indirectly."""
         functions: dict[str, list[ast.FunctionDef]] = {}
         for node in self.nodes:
             if isinstance(node, ast.FunctionDef):
@@ -108,30 +108,30 @@ class Parts:
 
     @cached_property
     def cuda(self) -> str:
-        """The CUDA C++ in texts, without comments; empty where nothing in the program could build it."""
+        """The CUDA C++ in strings, without comments; empty if the program calls nothing that builds it."""
         return "\n".join(text for text in self.texts if CUDA_TEXT.search(text)) if self.builds else ""
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """The texts that look like C or C++, without comments."""
+        """Strings that look like C or C++, without comments."""
         found = (_text(node) for node in self.nodes if isinstance(node, ast.Constant | ast.JoinedStr))
         return tuple(COMMENTS.sub("", text) for text in found if C_TEXT.search(text) or CUDA_TEXT.search(text))
 
     @cached_property
     def builds(self) -> bool:
-        """Whether something in the program turns text into machine code."""
+        """Whether the program compiles text to machine code."""
         return self.loads_extensions or self.compiles_at_run_time or self.has_call(*C_BUILDERS)
 
     @cached_property
     def loads_extensions(self) -> bool:
-        """Whether torch's extension loader is called."""
+        """Whether the program calls torch's extension loader."""
         return self.has_call(*CPP_BUILDERS) or (
             self.may_say("cpp_extension") and self.has_call("load") and "cpp_extension" in self.python
         )
 
     @cached_property
     def compiles_at_run_time(self) -> bool:
-        """Whether NVRTC is called, by whatever library."""
+        """Whether the program calls NVRTC, through any library."""
         return self.has_call(*RUNTIME_BUILDERS) or (self.may_say("core") and "cuda.core" in self.python)
 
     @cached_property
@@ -149,16 +149,16 @@ class Parts:
 
     @cached_property
     def reference_operations(self) -> int:
-        """How many operations the reference's forward has: calls and arithmetic; 0 where it is not known."""
+        """Number of operations (calls and arithmetic) in the reference's forward; 0 if unknown."""
         return 0 if self.reference is None else _operations(self.reference)
 
     def has_call(self, *ends: str) -> bool:
-        """Whether something is called whose dotted name is one of these or ends in one of them."""
+        """Return whether the program calls a dotted name that is or ends in one of these."""
         return not self._ends.isdisjoint(ends)
 
     @cached_property
     def _ends(self) -> frozenset[str]:
-        """All that a dotted name ends in."""
+        """All dotted suffixes of the called names."""
         return frozenset(
             name[place:]
             for name in self.calls
@@ -176,13 +176,13 @@ def _operations(reference: ast.Module) -> int:
 
 
 def flat(tree: ast.AST) -> tuple[list[ast.AST], frozenset[str]]:
-    """Return all nodes of a tree, and its names and texts of one line.
+    """Return all nodes of a tree, and its names and one-line strings.
 
-    What says whether a name is read or written is left out; what stands in f-strings comes last, and its words not.
+    Load and store contexts are left out. Nodes in f-strings come last, and their words are left out.
     """
     words: set[str] = set()
     found, behind = [tree], list[ast.AST]()
-    for node in found:  # grows on the way
+    for node in found:  # grows during the loop
         if isinstance(node, ast.JoinedStr):
             behind += node.values
             continue
@@ -218,7 +218,7 @@ def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _dotted(node: ast.expr) -> str:
-    """Return a name with dots, as `ast.unparse` writes it; empty for another expression."""
+    """Return a dotted name, as from `ast.unparse`; empty for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -249,7 +249,7 @@ Tree = TypeVar("Tree", bound=ast.AST)
 
 
 def _copied(node: Tree, names: frozenset[str]) -> Tree:
-    """Return a copy without texts of several lines (kernels, documentation), f-strings and functions of some names."""
+    """Return a copy without multi-line strings (kernels, documentation), f-strings and the named functions."""
     copy = type(node)()
     for name in node._fields:
         value = getattr(node, name, None)

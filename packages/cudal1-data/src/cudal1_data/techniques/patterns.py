@@ -1,4 +1,4 @@
-"""The patterns by which programs are tagged, each with its reason. docs/techniques.md is the table in words."""
+"""The patterns that tag programs, each with its reason; docs/techniques.md describes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BACKEND_NAMES: dict[Backend, str] = {
     "torch-compile": "torch.compile",
     "pytorch": "PyTorch alone",
 }
-"""Backends, the most specific first: the backend of a program is the first that it shows."""
+"""Backends, the most specific first: a program's backend is the first that it uses."""
 
 WEIGHTS = r"(?:weight|bias|gamma|beta|running_mean|running_var|scale)"
 
@@ -44,15 +44,15 @@ class Pattern:
     tag: str
     """The technique."""
     name: str
-    """What is seen."""
+    """What the pattern matches."""
     reason: str
-    """Why that tells the technique."""
+    """Why that indicates the technique."""
     seen: Callable[[Parts], bool]
-    """Whether a program shows it."""
+    """Test of a program for the pattern."""
 
 
 def backends(parts: Parts) -> tuple[Backend, ...]:
-    """Return the backends that a program shows, the most specific first; `pytorch` where it shows none."""
+    """Return the backends that a program uses, the most specific first; `pytorch` if there is no other."""
     found: dict[Backend, bool] = {
         "triton": bool(parts.triton),
         "cuda-load-inline": bool(parts.cuda) and parts.loads_extensions,
@@ -69,7 +69,7 @@ def _cuda(expression: str) -> Callable[[Parts], bool]:
 
 
 def _python(expression: str, *words: str) -> Callable[[Parts], bool]:
-    """Search the Python where it has one of the words without which the expression finds nothing."""
+    """Return a search of the Python, which runs only if one of the words occurs."""
     compiled = re.compile(expression)
     return lambda parts: parts.may_say(*words) and bool(compiled.search(parts.python))
 
@@ -98,7 +98,7 @@ def _packed_weights(parts: Parts) -> bool:
 
 
 def _permuted_for_the_operator(parts: Parts) -> bool:
-    """Several changes of the order of dimensions around a convolution that the reference does otherwise."""
+    """Return whether a program calls a functional convolution and reorders dimensions at least twice."""
     if not parts.may_say("conv"):
         return False
     permutations = len(re.findall(r"\.(?:transpose|permute|movedim)\(", parts.python))
@@ -113,8 +113,8 @@ def _transposed_for_a_scan(parts: Parts) -> bool:
 
 
 def _folded_weights(parts: Parts) -> bool:
-    """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
-    # What runs before the calls is taken apart only where something in the program is such arithmetic.
+    """Return whether a program does arithmetic on weights before the calls, or a name says so."""
+    # Only a program with such arithmetic anywhere is searched before the calls.
     changed = _may_change_a_weight(parts) and any(map(_changes_a_weight, parts.nodes))
     if changed and any(map(_changes_a_weight, ast.walk(parts.outside))):
         return True
@@ -122,7 +122,7 @@ def _folded_weights(parts: Parts) -> bool:
 
 
 def _may_change_a_weight(parts: Parts) -> bool:
-    """Whether a weight is named, or a text holds one: few programs do."""
+    """Return whether a program names a weight or a string contains one: few programs do."""
     if any(map(_WEIGHT.fullmatch, parts.words)):
         return True
     if not parts.words.isdisjoint(_CHANGES) and _WEIGHT.search(parts.said):
@@ -149,7 +149,7 @@ def _changes_a_weight(node: ast.AST) -> bool:
 
 
 def _names_a_weight(node: ast.AST) -> bool:
-    """Whether an attribute is a weight's name, or a text might hold one: others need not be written out."""
+    """Return whether an attribute has a weight's name or a string might: only these are unparsed."""
     if isinstance(node, ast.Name | ast.Constant) and not isinstance(getattr(node, "value", None), str):
         return False
     return any(
@@ -160,7 +160,7 @@ def _names_a_weight(node: ast.AST) -> bool:
 
 
 def _costly_operation_gone(parts: Parts) -> bool:
-    """The reference multiplies matrices (or makes one of a diagonal), the program does not and has no kernel."""
+    """Return whether the reference has a costly operation that the program lacks, and the program has no kernel."""
     if parts.reference is None or parts.cuda or parts.triton or parts.texts:
         return False
     own = {"product"} if parts.multiplies else set[str]()
@@ -179,7 +179,7 @@ _COSTLY = re.compile(
 
 @functools.lru_cache(maxsize=16)
 def _costs(reference: ast.Module) -> frozenset[str]:
-    """Return the kinds of costly operations that a reference has: many programs replace the same one."""
+    """Return the kinds of costly operations in a reference, cached: many programs replace the same one."""
     there = {"product"} if re.search(r" @ ", ast.unparse(reference)) else set[str]()
     names = {ast.unparse(node.func) for node in ast.walk(reference) if isinstance(node, ast.Call)}
     return frozenset(there | {_kind(match[0]) for match in map(_COSTLY.search, names) if match})
@@ -197,7 +197,7 @@ def _own_kernel_for_several(parts: Parts) -> bool:
 
 
 def _many_sided_block(parts: Parts) -> bool:
-    """A launch from Python with a grid or block of more than one dimension."""
+    """Return whether Python launches a grid or block of several dimensions."""
     for node in parts.nodes:
         if isinstance(node, ast.keyword) and node.arg in ("block", "grid") and isinstance(node.value, ast.Tuple):
             sizes = [one for one in node.value.elts if not (isinstance(one, ast.Constant) and one.value == 1)]
@@ -401,4 +401,4 @@ PATTERNS: tuple[Pattern, ...] = (
         _cuda(r"cp\.async|__pipeline_memcpy_async|memcpy_async|cuda::pipeline"),
     ),
 )
-"""All of them, by tag."""
+"""All patterns, by tag."""

@@ -1,4 +1,4 @@
-"""The paper's "top techniques" table: how fast programs are that show a technique."""
+"""The paper's "top techniques" table: mean speedups of programs by technique."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class TechniqueRow(BaseModel):
     name: str
     """The paper's name for it."""
     programs: int = Field(ge=1)
-    """Programs that show it."""
+    """Programs that use it."""
     correct: int = Field(ge=0)
-    """Those of them that have a speedup."""
+    """Programs among them with a speedup."""
     mean: float | None
-    """Mean speedup of these; None where there are none."""
+    """Mean speedup of these; None if there are none."""
     geometric_mean: float | None
-    """Geometric mean of their speedups: less led by single programs."""
+    """Geometric mean of their speedups, less sensitive to single programs."""
 
 
 def top_techniques(programs: Iterable[tuple[Tags, float | None]]) -> tuple[TechniqueRow, ...]:
-    """Return a row for each technique and each backend that a program shows, the highest mean first.
+    """Return a row for each technique, then one for each backend, the highest mean first.
 
-    A program counts for each of its techniques, so rows overlap, and a high mean is no cause: what is fast for
-    one reason may show another technique too.
+    A program counts for each of its techniques, so rows overlap. A high mean does not show a cause: a program may be
+    fast because of another technique.
 
     Args:
-        programs: Tags and speedup of each program; None where it is not correct.
+        programs: Tags and speedup of each program; None if it is incorrect.
     """
     found: dict[str, list[float | None]] = {}
     for tags, speedup in programs:

@@ -1,4 +1,4 @@
-"""Operator graphs of references, traced in a process of their own.
+"""Operator graphs of references, traced in a separate process.
 
 `process.trace_tasks` executes references in a child process (`child.py`, `tracer.py`, `constants.py`). `canonical/`
 makes the traced graphs comparable and fingerprints them.

@@ -1,12 +1,12 @@
-"""What a reference does to small inputs that are the same for every program: the rewrites of one function agree.
+"""A reference's behaviour on small inputs that are the same for all programs: rewrites of one function agree.
 
-Sizes become small ones, in the same way for every program; inputs are drawn with a seed for each random call, and once
-more from one distribution for all programs; parameters get values by size and order, for any names and layouts;
-all arithmetic is in float64. A program's answers are told by their projections on fixed directions. This module imports
-torch and executes the program that it is given: `child.py` alone imports it, in a process of its own.
+Sizes are shrunk the same way in every program. Inputs are drawn twice: by the program, with a seed for each random
+call, and from one distribution for all programs. Parameters get values by size and order, regardless of names and
+layouts. All arithmetic is in float64. Outputs are summarized by their projections on fixed directions. This module
+imports torch and executes the program: only `child.py` imports it, in a separate process.
 """
 
-# torch's functions are called by name here.
+# This module calls torch's functions by name.
 # pyright: basic
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 _MIN_SIZE = 5
-"""Constants below are kernel sizes, strides, numbers of groups: they stay."""
+"""Smaller constants are kernel sizes, strides, numbers of groups: they stay."""
 _SIZES = (8, 16, 32, 96, 256)
-"""What sizes may become: those that are more than twice any other number of the program, and that it runs with. Numbers
-that something is multiplied or divided by do not count."""
+"""Candidates for small sizes. A program uses those that it runs with and that exceed twice its largest other number,
+not counting multipliers and divisors."""
 _MAX_ELEMENTS = (1 << 22, 1 << 16)
-"""Elements of all inputs and of all parameters, at most, at the first size of a program's comparison, and at the
-second, with which a rewrite begins that has another number in it. Shared inputs have no more than that either."""
+"""Maximum number of elements of all inputs, and of all parameters, at a program's first and second size; a rewrite with
+another number in it may start at the second. The second limit also holds for shared inputs."""
 _FACTOR = 6.0
-"""What the inputs of the second set are multiplied by: a clamp at 5 is seen by that alone."""
+"""Factor between the first and second set of inputs; only the second reveals a clamp at 5."""
 _DIRECTIONS = 8
 _BLOCK_ELEMENTS = 1 << 16
-"""Length of the directions, at most."""
+"""Maximum length of the directions."""
 _LONGEST_S = 20
-"""Processor time for one program, so that a busy machine tells no less; what takes longer is left unknown."""
+"""Limit of processor time (independent of load) for one program; results beyond it are left out."""
 _RANDOM = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "uniform", "exponential")
 _CASTS = ("float", "half", "bfloat16", "double")
 
 
 def behaviour(source: str, name: str) -> tuple[tuple[float, ...], ...]:
-    """Return numbers that tell what a program computes, once for each size and each kind of inputs.
+    """Return numbers that characterize a program's function, one tuple for each size and each kind of inputs.
 
-    None where it cannot be run small, draws numbers, or gives an answer that tells little.
+    The result is empty if the program cannot run at small sizes, draws random numbers, or gives nearly constant
+    outputs.
 
-    Of each output, on each of two sets of inputs: number of elements, root mean square, and projections of the answer
-    over that.
+    Each tuple has, for each output on two sets of inputs: number of elements, root mean square, and the projections of
+    the output divided by it.
 
     Args:
-        source: Program text. It is executed: give only programs that you would run.
-        name: What to call it in tracebacks.
+        source: Program text. It is executed: pass only trusted programs.
+        name: Its name in tracebacks.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -74,10 +75,10 @@ def behaviour(source: str, name: str) -> tuple[tuple[float, ...], ...]:
                     break  # larger sizes are too large as well
                 continue
             except (RuntimeError, ValueError, IndexError, AssertionError, TypeError, ZeroDivisionError):
-                continue  # these sizes do not go together; others may
+                continue  # these sizes are incompatible; others may work
             del limits[0]
     except TimeoutError:
-        pass  # what was sent stands
+        pass  # keep the results so far
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         torch.set_default_dtype(before)
@@ -89,7 +90,7 @@ def _give_up(*_: object) -> None:
 
 
 def _shrunk(source: str) -> tuple[list[ast.Module], ast.Module]:
-    """Return the program with its sizes made small, and as it is."""
+    """Return the program with each usable small size, and unchanged."""
     own = ast.parse(source)
     sizes, largest = _numbers(own)
     small: list[ast.Module] = []
@@ -104,7 +105,7 @@ def _shrunk(source: str) -> tuple[list[ast.Module], ast.Module]:
 
 
 def _constants(tree: ast.Module) -> list[tuple[str, ast.Constant]]:
-    """Return the integers that stand at the top of a file by a name, in `A = 3` and `A, B = 3, 4`."""
+    """Return the integers assigned to names at the top level, as in `A = 3` and `A, B = 3, 4`."""
     found: list[tuple[str, ast.Constant]] = []
     for one in tree.body:
         if not isinstance(one, ast.Assign) or len(one.targets) != 1:
@@ -123,7 +124,7 @@ def _integers(tree: ast.AST) -> set[int]:
 
 
 def _ratios(tree: ast.AST) -> set[int]:
-    """Return the integers that something is multiplied or divided by, and that stand nowhere else."""
+    """Return the integers that occur only as multipliers or divisors."""
     operators = (one for one in ast.walk(tree) if isinstance(one, ast.BinOp))
     ratios = {
         id(side) for one in operators if isinstance(one.op, ast.Mult | ast.FloorDiv) for side in (one.left, one.right)
@@ -133,7 +134,7 @@ def _ratios(tree: ast.AST) -> set[int]:
 
 
 def _numbers(tree: ast.Module) -> tuple[set[str | int], int]:
-    """Return the sizes of inputs, by name or as they are written out, and the largest other number below 1,000."""
+    """Return the sizes of inputs, as names or literals, and the largest other number below 1,000."""
     inputs = next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "get_inputs"), None)
     used = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
     shapes = {one.id for one in ast.walk(inputs) if isinstance(one, ast.Name)} if inputs else set()
@@ -148,7 +149,7 @@ def _numbers(tree: ast.Module) -> tuple[set[str | int], int]:
 
 
 def _told(tree: ast.Module, name: str, max_elements: int) -> Iterator[tuple[float, ...]]:
-    """Yield what a program does to its own inputs, and to inputs that all programs share; nothing where it draws."""
+    """Yield a program's summary on its own inputs and on shared inputs; nothing if it draws random numbers."""
     module = types.ModuleType("reference")
     random.seed(0)
     torch.manual_seed(0)
@@ -180,7 +181,7 @@ def _answers_told(model: Any, inputs: list[Any], answers: list[torch.Tensor]) ->
 
 
 def _redrawn(inputs: list[Any]) -> list[Any]:
-    """Draw inputs anew from one distribution where all of their elements differ: others are masks, steps, symmetric."""
+    """Redraw inputs whose elements all differ from one distribution; others are masks, steps or symmetric."""
     calls = count(1)
 
     def drawn(value: torch.Tensor) -> torch.Tensor:
@@ -192,7 +193,7 @@ def _redrawn(inputs: list[Any]) -> list[Any]:
 
 
 class _TooLargeError(Exception):
-    """There are too many elements to compute with."""
+    """Tensors exceed the maximum number of elements."""
 
 
 def _refuse_large(tensors: Iterable[torch.Tensor], max_elements: int) -> None:
@@ -217,7 +218,7 @@ def _copied(value: torch.Tensor) -> torch.Tensor:
 
 
 def _projected(answer: torch.Tensor) -> list[float]:
-    """Tell an answer; nothing where it is not finite or has hardly any values."""
+    """Return the summary of an output; empty if it is not finite or has too few different values."""
     if not answer.numel() or not bool(answer.isfinite().all()) or not _varies(answer):
         return []
     size = float(answer.square().mean().sqrt())
@@ -229,7 +230,7 @@ def _projected(answer: torch.Tensor) -> list[float]:
 
 
 def _varies(answer: torch.Tensor) -> bool:
-    """Whether there are three different values, or as many as there are elements."""
+    """Return whether an output has three different values, or all different for fewer than three elements."""
     low, high = answer.aminmax()
     if answer.numel() < 3:
         return answer.numel() == 1 or bool(low != high)
@@ -237,7 +238,7 @@ def _varies(answer: torch.Tensor) -> bool:
 
 
 def _block(answer: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a large answer's blocks, each with a fixed weight: longer directions would take gigabytes."""
+    """Return a weighted sum of a large output's blocks, because longer directions would take gigabytes."""
     blocks = -(-answer.numel() // _BLOCK_ELEMENTS)
     if blocks <= 1:
         return answer
@@ -247,17 +248,17 @@ def _block(answer: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def _directions(elements: int) -> torch.Tensor:
-    """Fixed directions for answers of so many elements; the next answer mostly has as many."""
+    """Return fixed directions for outputs of a length, cached: successive outputs mostly have the same length."""
     return torch.randn(_DIRECTIONS, elements, generator=torch.Generator().manual_seed(0))
 
 
 def _fill(model: torch.nn.Module) -> None:
-    """Give parameters values that depend on their sizes and on their order.
+    """Set parameters to values that depend on their sizes and order.
 
-    All lie between 0.25 and 0.75. A matrix consists of square symmetric blocks, as wide as its smaller side, which all
-    matrices with that side draw one after another; so do vectors with their elements. So a weight has the same values
-    when it is kept transposed, with further dimensions, or in one with those that follow. Buffers stay, but for
-    statistics that are still zeros or ones.
+    All values lie between 0.25 and 0.75. A matrix consists of square symmetric blocks, as wide as its smaller side; all
+    matrices with that side draw blocks from one sequence. Vectors draw elements likewise. So a weight has the same
+    values if it is stored transposed, with further dimensions, or joined with those that follow. Buffers are kept,
+    except constant ones (statistics that are still zeros or ones).
     """
     drawn: dict[int, torch.Generator] = {}
 
@@ -274,7 +275,7 @@ def _fill(model: torch.nn.Module) -> None:
             rows = next((size for size in one.shape if size > 1), 1)
             side, length = sorted((rows, one.numel() // rows))
             if side == 1:
-                values = draw(min(length, 2), length)  # a single number is none of a vector's
+                values = draw(min(length, 2), length)  # a single number draws from its own sequence
             else:
                 blocks = draw(side + 1, -(-length // side), side, side)
                 values = ((blocks + blocks.transpose(1, 2)) / 2).flatten(0, 1)[:length]
@@ -283,7 +284,7 @@ def _fill(model: torch.nn.Module) -> None:
 
 
 class _Reseeded(TorchFunctionMode):
-    """Gives each random call a seed of its own, by its number: other shapes before it change nothing."""
+    """A mode that seeds each random call by its number: shapes of earlier calls have no effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +299,7 @@ class _Reseeded(TorchFunctionMode):
 
 
 class _Wide(TorchFunctionMode):
-    """Keeps all arithmetic in float64: casts between floating-point types change nothing."""
+    """A mode that keeps all arithmetic in float64: casts between floating-point types have no effect."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")

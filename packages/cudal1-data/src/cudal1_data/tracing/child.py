@@ -1,6 +1,6 @@
 """The process that executes references: one JSON line in for each program, one out with its graph.
 
-Started by `process.py` with `python -m cudal1_data.tracing.child`. What programs print goes to standard error.
+`process.py` starts it with `python -m cudal1_data.tracing.child`. Programs' output goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cudal1_data.tracing.tasks import TaskGraph
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer each line of standard input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - any exception is the fault of the program
             text = str(error).strip()
             answer = TaskGraph(id=asked["id"], error=f"{type(error).__name__}: {text.splitlines()[0] if text else ''}")
-        with suppress(Exception):  # nothing is known of what a program does that does not run
+        with suppress(Exception):  # a program that does not run has no behaviour
             answer = answer.model_copy(update={"behaviour": behaviour(asked["source"], asked["id"])})
         answers.write(answer.model_dump_json() + "\n")
         answers.flush()

@@ -1,11 +1,11 @@
-"""Which tensors of a traced call are the same for all inputs, and are one number everywhere or a unit matrix.
+"""Tensors of a traced call that do not depend on inputs, and are one number everywhere or a unit matrix.
 
-Operators on what a program makes itself (`arange`, `ones`, `eye`, masks of these) are executed here; `fold.py` then
-takes a choice by such a condition for what it chooses, and a product with a unit matrix for the other factor. This
-module imports torch: `tracer.py` alone imports it, in a process of its own.
+Operators on tensors that a program creates (`arange`, `ones`, `eye`, masks of these) are executed here. `fold.py` then
+resolves a choice by such a condition, and replaces a product with a unit matrix by the other factor. This module
+imports torch: only `tracer.py` imports it, in a separate process.
 """
 
-# torch's private parts have no types.
+# torch's private modules have no types.
 # pyright: basic
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 MAX_ELEMENTS = 1 << 24
-"""A tensor with more is not looked at, nor what is made of it."""
+"""Larger tensors, and those computed from them, are not evaluated."""
 SHAPED = ("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
-"""Operators whose result does not depend on the values of the tensor that they take."""
+"""Operators whose result does not depend on their tensor's values."""
 
 Kind = float | Literal["unit"]
 """One number everywhere, or unit matrices in the last two dimensions."""
 
 
 def constants(traced: torch.fx.GraphModule) -> dict[torch.fx.Node, Kind]:
-    """Return what is known of the tensors that depend on no input.
+    """Return the kind of each constant tensor: one that depends on no input.
 
     Args:
         traced: Operators that change nothing in place.
@@ -50,7 +50,7 @@ def constants(traced: torch.fx.GraphModule) -> dict[torch.fx.Node, Kind]:
 def _value(
     traced: torch.fx.GraphModule, node: torch.fx.Node, values: dict[torch.fx.Node, torch.Tensor]
 ) -> torch.Tensor | None:
-    """Return what a node makes, if nothing that it takes depends on an input; None where that is not known."""
+    """Return a node's value if it is known to depend on no input, else None."""
     if node.op == "get_attr":
         value = getattr(traced, str(node.target))
         return value if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else None
@@ -71,7 +71,7 @@ def _value(
     try:
         value = target(*args, **kwargs)
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        return None  # what torch cannot execute as it was traced stays the operator that it is
+        return None  # torch cannot execute it as traced: it stays an operator
     return value if isinstance(value, torch.Tensor) else None
 
 

@@ -1,8 +1,7 @@
-"""Tracing tasks in a child process, with a limit on the time that each may take.
+"""Tracing of tasks in a child process, with a time limit for each.
 
-Tracing executes references. Task suites are code that you trust as far as you run it: the child is no sandbox, it
-keeps torch and the programs' doings (prints, crashes, endless loops) out of this process. Candidates never go
-through it.
+Tracing executes references, so use only trusted suites: the child is no sandbox. It keeps torch and the programs'
+prints, crashes and endless loops out of this process. Candidates are never traced.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from cudal1_data.task import Task
 from cudal1_data.tracing.tasks import TaskGraph
 
 TIMEOUT_S = 120.0
-"""The largest references of KernelBench take about 10 s on one slow core."""
+"""Time limit for one task; KernelBench's largest references take about 10 s on one slow core."""
 START_TIMEOUT_S = 300.0
-"""Importing torch on a busy machine."""
+"""Time limit to import torch on a busy machine."""
 
 
 def trace_tasks(
@@ -33,12 +32,12 @@ def trace_tasks(
     timeout_s: float = TIMEOUT_S,
     notify: Callable[[TaskGraph], None] | None = None,
 ) -> list[TaskGraph]:
-    """Trace references, one after another, in a process of their own.
+    """Trace references one after another in a separate process.
 
     Args:
         tasks: Tasks whose references are executed.
-        timeout_s: Longest time for one of them; then it has an error instead of a graph.
-        notify: Called with each result as it comes.
+        timeout_s: Maximum time per task; a slower one gets an error instead of a graph.
+        notify: Called with each result.
 
     Returns:
         One result for each task, in order.
@@ -56,16 +55,16 @@ def trace_tasks(
 
 
 class Tracer:
-    """Traces tasks in a child process; a new one takes its place when a task breaks it."""
+    """Tracer of tasks in a child process, which is replaced when a task breaks it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Start nothing yet.
+        """Create a tracer; its child starts at the first task.
 
         Args:
-            timeout_s: Longest time for one task.
+            timeout_s: Maximum time per task.
 
         Raises:
-            DataError: That is no time that one can wait for.
+            DataError: The time is not finite and positive.
         """
         if not 0 < timeout_s <= threading.TIMEOUT_MAX:
             raise DataError(
@@ -93,7 +92,7 @@ class Tracer:
         return TaskGraph.model_validate_json(line) if line else TaskGraph(id=task.id, error=reason)
 
     def version(self) -> str:
-        """Return torch's version in the child, starting that if need be: fingerprints of other versions may differ.
+        """Return torch's version in the child; start it if needed. Fingerprints may differ between versions.
 
         Raises:
             DataError: torch is not installed.
@@ -106,12 +105,12 @@ class Tracer:
 
 
 class Child:
-    """A process that imports torch and executes references: one JSON line in for each, one out.
+    """A process that imports torch and executes references: one JSON line in and one out for each.
 
     Args:
-        module: What is run with `python -m`. Its first line says `{"torch": VERSION}`, or `{"missing": REASON}`.
-        purpose: What it needs torch for, for messages: `trace references with`.
-        timeout_s: Longest time for one answer.
+        module: Module for `python -m`. Its first line is `{"torch": VERSION}` or `{"missing": REASON}`.
+        purpose: Its use of torch, for messages: `trace references with`.
+        timeout_s: Maximum time per answer.
     """
 
     def __init__(self, module: str, purpose: str, timeout_s: float) -> None:
@@ -121,7 +120,7 @@ class Child:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ask(self, request: dict[str, object]) -> tuple[str, str]:
-        """Return the child's answer; an empty one and the reason where it gave none.
+        """Return the child's answer, or an empty string and the reason.
 
         Raises:
             DataError: torch is not installed.
@@ -172,7 +171,7 @@ class Child:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            # No GPU is touched.
+            # Hide the GPUs.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._child, self._lines = child, queue.SimpleQueue()
@@ -191,10 +190,10 @@ class Child:
 
 
 def _read(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
-    """Hand on the child's lines; an empty one says that it has ended."""
+    """Pass on the child's lines, then an empty one when it has ended."""
     try:
         for line in stream:
             lines.put(line)
-    except ValueError:  # closed meanwhile
+    except ValueError:  # the stream was closed
         pass
     lines.put("")

@@ -1,4 +1,4 @@
-"""Operators as the tracer found them: what crosses from the child process, as plain JSON values."""
+"""Traced operators as plain JSON values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 Ref = dict[str, int]
-"""`{"node": 3}`: the value that node 3 makes; the only dictionaries among arguments."""
+"""`{"node": 3}`: the value of node 3; the only dictionaries among arguments."""
 
 
 class RawNode(BaseModel):
@@ -18,29 +18,29 @@ class RawNode(BaseModel):
     op: str
     """torch's name without its overload (`prims.add`), or `input`, `state`, `constant`, `getitem`."""
     args: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Arguments by name: numbers, texts, lists of these, and `Ref` for what other nodes make."""
+    """Arguments by name: numbers, texts, lists of these, and `Ref` for values of other nodes."""
     shape: tuple[int, ...] | None = None
-    """Sizes of the tensor that it makes; None where it makes several, or none."""
+    """Shape of its output tensor; None for several outputs or none."""
     dtype: str = ""
     """Element type of that tensor."""
     unit: bool = False
-    """Whether it is a unit matrix in its last two dimensions, or several, whatever the inputs."""
+    """Whether its last two dimensions are unit matrices for all inputs."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape, empty where there is none."""
+        """The shape, empty if there is none."""
         return self.shape or ()
 
 
 class RawGraph(BaseModel):
-    """One call of a reference."""
+    """The graph of one call of a reference."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     nodes: tuple[RawNode, ...]
-    """In the order in which they ran: arguments come before their users."""
+    """Nodes in execution order: arguments come before their users."""
     outputs: tuple[Ref | float | None, ...]
-    """What the call returns, flattened."""
+    """Outputs of the call, flattened."""
     inputs_bytes: int = Field(ge=0)
     """Size of the inputs."""
     state_bytes: int = Field(ge=0)

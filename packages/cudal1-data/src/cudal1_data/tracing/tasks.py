@@ -1,4 +1,4 @@
-"""What is known of a task's graph."""
+"""The result of tracing a task."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from cudal1_data.task import Memory
 
 Behaviour = tuple[tuple[float, ...], ...]
-"""Numbers that tell what a program computes, once for each size and each kind of inputs."""
+"""Numbers that characterize a program's function, one tuple for each size and each kind of inputs."""
 
 
 class TaskGraph(BaseModel):
-    """What tracing one reference found."""
+    """The result of tracing one reference."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     """Task id."""
     fingerprint: str | None = None
-    """Equal for tasks with the same operator graph; None where the reference cannot be traced."""
+    """Equal for tasks with the same operator graph; None if the reference cannot be traced."""
     behaviour: Behaviour = ()
-    """What it does to small inputs, as `behaviour.py` tells it; empty where that is not known."""
+    """Its behaviour on small inputs, from `behaviour.py`; empty if unknown."""
     operators: tuple[str, ...] = ()
     """Operators in order, after folding."""
     random: bool = False
     """Whether an output depends on random numbers that the call draws (active dropout)."""
     memory: Memory | None = None
-    """What inputs, state and outputs take; None where the reference cannot be traced."""
+    """Size of inputs, state and outputs; None if the reference cannot be traced."""
     error: str | None = None
-    """Why it cannot be traced."""
+    """Reason why it cannot be traced."""
 
     @model_validator(mode="after")
     def _one_outcome(self) -> Self:

@@ -1,11 +1,11 @@
-"""From a reference program to its operators, as torch dispatches them on tensors that have shapes and no values.
+"""Tracing of a reference program to the operators that torch dispatches, on tensors without values.
 
-This module imports torch and executes the program that it is given: `child.py` alone imports it, in a process of
-its own. Every operator is decomposed as far as torch's table goes, so that a module and its functional form, or a
-library call and the formula that it stands for, come out as the same operators.
+This module imports torch and executes the program: only `child.py` imports it, in a separate process. Operators are
+decomposed as far as torch's table goes, so that a module and its functional form, or a library call and its formula,
+give the same operators.
 """
 
-# torch's private parts have no types.
+# torch's private modules have no types.
 # pyright: basic
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEPT_WHOLE = (
     "index_copy",
     "index_fill",
 )
-"""Operators that stay one node: their decompositions are index arithmetic, or write into tensors."""
+"""Operators that stay one node, because their decompositions are index arithmetic or write into tensors."""
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -61,7 +61,7 @@ def _recurrent_shapes(kind: str, data: Any, states: list[Any], weights: list[Any
 
 
 class _WholeRecurrences(TorchFunctionMode):
-    """Keeps torch's recurrent layers one operator: unrolled, their graph would depend on the length of the input."""
+    """A mode that keeps torch's recurrent layers one operator: an unrolled graph would depend on the input length."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -76,11 +76,11 @@ def trace(source: str, name: str) -> RawGraph:
     """Execute a reference program on tensors without values and return the operators of one call.
 
     Args:
-        source: Program text. It is executed: give only programs that you would run.
-        name: What to call it in tracebacks.
+        source: Program text. It is executed: pass only trusted programs.
+        name: Its name in tracebacks.
 
     Raises:
-        Exception: Whatever the program raises, and torch's complaint where it asks a tensor for its values.
+        Exception: The program's exceptions, and torch's if it reads a tensor's values.
     """
     module = types.ModuleType("reference")
     torch.manual_seed(0)
@@ -108,7 +108,7 @@ def trace(source: str, name: str) -> RawGraph:
 
 
 def _decomposed(call: Callable[..., Any], state: Mapping[str, Any], inputs: Iterable[Any]) -> torch.fx.GraphModule:
-    """Trace a call down to operators that change nothing in place."""
+    """Trace a call to operators that change nothing in place."""
 
     def traced(function: Callable[..., Any]) -> torch.fx.GraphModule:
         return make_fx(
@@ -123,7 +123,7 @@ def _decomposed(call: Callable[..., Any], state: Mapping[str, Any], inputs: Iter
     except RuntimeError as error:
         if "functorch transform" not in str(error):
             raise
-    # A reference that asks for gradients: its own operators first, then what they are made of.
+    # A reference that computes gradients: trace its operators first, then decompose them.
     return traced(make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(state, *inputs))
 
 
@@ -133,7 +133,7 @@ def _made(module: types.ModuleType) -> Any:
 
 
 def _without_values(make: Callable[[], Any], mode: FakeTensorMode) -> Any:
-    """Make something without memory, and with it only where the program asks for values (`linspace(...).item()`)."""
+    """Call `make` on fake tensors, or on real ones if the program needs values (`linspace(...).item()`)."""
     try:
         return make()
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
@@ -146,7 +146,7 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return mode.from_tensor(tensor)
     if tensor.fake_mode is mode:
         return tensor
-    with mode:  # a copied module's: deepcopy copies the mode too
+    with mode:  # from a copied module: deepcopy also copies the mode
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
@@ -160,13 +160,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for operator, rule in decomposition_table.items()
         if not any(name in str(operator) for name in KEPT_WHOLE)
     }
-    # The guard for rows that are masked as a whole is left out: attention written by hand has none.
+    # Omit the guard for fully masked rows: handwritten attention has none.
     found[torch.ops.aten._safe_softmax.default] = lambda data, dim, dtype=None: torch.softmax(data, dim, dtype)
     return found
 
 
 def _raw(traced: torch.fx.GraphModule, *, states: int, state_bytes: int, inputs_bytes: int) -> RawGraph:
-    """Write a traced graph down as plain values, without what no output needs."""
+    """Return a traced graph as plain values, without dead code."""
     traced.graph.eliminate_dead_code()
     places: dict[torch.fx.Node, int] = {}
     nodes: list[RawNode] = []
@@ -233,7 +233,7 @@ def _tensor_node(op: str, args: dict[str, Any], node: torch.fx.Node) -> RawNode:
 
 
 def _plain(value: Any, places: Mapping[torch.fx.Node, int]) -> Any:
-    """Return an argument as JSON has it."""
+    """Return an argument as a JSON value."""
     match value:
         case torch.fx.Node():
             return {"node": places[value]}

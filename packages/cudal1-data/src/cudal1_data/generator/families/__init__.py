@@ -1,4 +1,4 @@
-"""The families: one function each, which writes a task into a program."""
+"""The families: one function each, which adds a task to a program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAMILIES: dict[str, Family] = {
     "network": network,
     "llm": llm,
 }
-"""By name, in the order in which `generated` gives them."""
+"""Families by name, in the order of `generated`."""
 
 FORWARD_ONLY = frozenset({"llm"})
-"""Families without tasks that return gradients."""
+"""Families without gradient tasks."""

@@ -1,4 +1,4 @@
-"""Attention written out: scores with biases, masks and caps, several kinds of weights, gates behind them."""
+"""Explicit attention: scores with biases, masks and caps, several kinds of weights, and a chain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VALUES = ("BATCH", "HEADS", "TOKENS", "WIDTH")
 
 
 _SHARPEST = 3.5
-"""Largest standard deviation of scores."""
+"""Maximum standard deviation of scores."""
 
 
 def attention(program: Program, draw: Draw) -> None:
@@ -55,17 +55,17 @@ def _heads(program: Program, draw: Draw, name: str, *, shared: bool = False) -> 
 
 
 def _spread_heads(program: Program, value: Value) -> Value:
-    """One head of keys for a group of heads of queries."""
+    """Repeat a head of keys or values for its group of query heads."""
     text = f"{value.text}.repeat_interleave(GROUP, dim=1)"
     return program.keep(combine("repeat", text, _VALUES, value.grid, value, heavy=False))
 
 
 def _product(program: Program, draw: Draw, q: Value, k: Value) -> Value:
-    """Scores with a spread of about two: softer weights would average the values away."""
+    """Write scores with a standard deviation of about 2: with smaller ones the values would average out."""
     sharp = draw.one((1.5, 2.0, 2.5))
     spread = sharp * grid.size(q.grid.values)
     if spread > _SHARPEST:
-        raise UnsuitableError("exponentials magnify the rounding of large scores")
+        raise UnsuitableError("exponentials amplify rounding errors of large scores")
     sample = grid.mixed(draw, q.grid, k.grid, spread=spread)
     text = f"{sharp} * {q.atom} @ {k.atom}.transpose(2, 3) / WIDTH**0.5"
     result = combine("matmul", text, _SCORES, sample, q, k, detail="scores", bends=True, infix=True)
@@ -95,7 +95,7 @@ def _hidden(program: Program, h: Value, name: str) -> Value:
 
 
 def _distance(program: Program, draw: Draw, h: Value) -> Value:
-    """A slope for each head, times the distance of query and key."""
+    """Subtract each head's slope times the distance of query and key."""
     slope = program.parameter("fading", ("HEADS", "1", "1"), text="torch.rand(HEADS, 1, 1) / 8", kind="column")
     program.line(f"steps = torch.arange(TOKENS, device={h.text}.device)")
     program.line("far = (steps[:, None] - steps).abs()")
@@ -117,7 +117,7 @@ def _bias(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _capped(program: Program, draw: Draw, h: Value) -> Value:
-    """Scores that cannot grow beyond a bound, as in some large models."""
+    """Write softly capped scores, as in some large models."""
     cap = draw.one((4.0, 6.0, 8.0))
     program.cost_ns += 2.5
     node = Node("scale", (Node("tanh", (Node("scale", (h.node,)),)),))
@@ -129,7 +129,7 @@ _CHANGES: tuple[Callable[[Program, Draw, Value], Value], ...] = (_causal, _windo
 
 
 def _weights(program: Program, draw: Draw, h: Value) -> Value:
-    """Softmax, softmax with room for nothing, or sigmoids over the tokens' number."""
+    """Write a softmax, a softmax with an extra 1 in its denominator, or sigmoids over the root of the token count."""
     program.cost_ns += 4.0
     form = draw.one(("softmax", "softmax", "quiet", "sigmoid"))
     if form == "softmax":

@@ -1,4 +1,4 @@
-"""Blocks of convolutions with what is fused into them: residuals, gates, scales of channels, separable pairs."""
+"""Blocks of convolutions: residuals, gates, scales of channels, separable pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _prepared(program: Program, draw: Draw, x: Value) -> Value:
 
 
 def _plain(program: Program, draw: Draw) -> None:
-    """A convolution and an epilogue of at least three operators."""
+    """Write a convolution and an epilogue of at least three operators."""
     rank, form = _rank(draw), draw.one(FORMS)
     x = feature_input(program, draw, "x", dims_of(rank))
     wider = not form.depthwise and draw.chance(0.5)
@@ -39,7 +39,7 @@ def _plain(program: Program, draw: Draw) -> None:
 
 
 def _separable(program: Program, draw: Draw) -> None:
-    """A window for each channel, then a mix of channels, as in mobile networks."""
+    """Write a depthwise and a pointwise convolution, as in mobile networks."""
     rank = draw.one((1, 2, 2))
     window, mix = (
         draw.one((Form("depthwise_conv", 3, depthwise=True), Form("depthwise_conv", 5, depthwise=True))),
@@ -59,7 +59,7 @@ def _separable(program: Program, draw: Draw) -> None:
 
 
 def _residual(program: Program, draw: Draw) -> None:
-    """Two convolutions with a way around them."""
+    """Write two convolutions with a residual connection."""
     rank = draw.one((1, 2, 2))
     first, second = draw.one((FORMS[0], FORMS[2], FORMS[7])), draw.one((FORMS[0], FORMS[4], FORMS[5]))
     x = feature_input(program, draw, "x", dims_of(rank))
@@ -73,7 +73,7 @@ def _residual(program: Program, draw: Draw) -> None:
 
 
 def _gated(program: Program, draw: Draw) -> None:
-    """A convolution times an activation of another."""
+    """Write a convolution times an activation of another."""
     rank = draw.one((1, 2, 2))
     first, second = draw.one((FORMS[0], FORMS[4], FORMS[7])), draw.one((FORMS[0], FORMS[4], FORMS[5]))
     x = feature_input(program, draw, "x", dims_of(rank))
@@ -88,6 +88,6 @@ def _gated(program: Program, draw: Draw) -> None:
 
 
 def _cost_of(program: Program, form: Form) -> None:
-    """Count a convolution of single channels, whose cost does not grow with their number."""
+    """Count the cost of a depthwise convolution, which per element does not depend on the number of channels."""
     if form.depthwise:
         program.cost_ns += 0.4 * form.kernel**2

@@ -10,7 +10,7 @@ from cudal1_data.generator.sides import sides
 
 
 def elementwise(program: Program, draw: Draw) -> None:
-    """Write a chain: some operands as large as the first, others rows, columns, masks or parameters."""
+    """Write a chain; operands have the first one's shape, or are rows, columns, masks or parameters."""
     dims = draw.one((("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS")))
     x = program.input("x", dims, layout=program.layout())
     others = sides(program, draw, dims, draw.integer(1, 3), ("full", "full", "row", "column", "mask", "parameter"))

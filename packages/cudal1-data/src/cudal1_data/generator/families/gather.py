@@ -25,7 +25,7 @@ def _after(program: Program, draw: Draw, h: Value, kinds: tuple[str, ...] = ("fu
 
 
 def _looked_up(program: Program, draw: Draw, tokens: Value, name: str) -> Value:
-    """Rows of a table of the model."""
+    """Write an embedding lookup in a parameter."""
     table = program.parameter(name, ("VOCABULARY", "WIDTH"), kind="full")
     dims: Dims = (*tokens.dims, "WIDTH")
     program.cost_ns += 2.0
@@ -47,7 +47,7 @@ def _token_sizes(program: Program, draw: Draw) -> None:
 
 
 def _embedding(program: Program, draw: Draw) -> None:
-    """Tokens and places, each with a table, as in language models."""
+    """Write embeddings of tokens and places, as in language models."""
     tokens = program.index("tokens", ("BATCH", "LENGTH"), "VOCABULARY")
     h = program.keep(_looked_up(program, draw, tokens, "words"))
     if draw.chance(0.6):
@@ -62,7 +62,7 @@ def _embedding(program: Program, draw: Draw) -> None:
 
 
 def _bag(program: Program, draw: Draw) -> None:
-    """Weighted sums of the rows that a list names."""
+    """Write weighted sums of the table rows in each list."""
     tokens = program.index("tokens", ("BATCH", "LENGTH"), "VOCABULARY")
     weights = program.input("weights", ("BATCH", "LENGTH", "1"), kind="column")
     rows = program.keep(_looked_up(program, draw, tokens, "words"))
@@ -79,7 +79,7 @@ def _bag(program: Program, draw: Draw) -> None:
 
 
 def _edges(program: Program, draw: Draw) -> None:
-    """What the two ends of each edge of a graph have to do with each other."""
+    """Write an operator on the two ends of each edge of a graph."""
     x = program.input("x", ("NODES", "WIDTH"))
     source = program.index("source", ("EDGES",), "NODES")
     target = program.index("target", ("EDGES",), "NODES")
@@ -115,14 +115,14 @@ def _rows_of(program: Program, draw: Draw, x: Value, index: Value, dims: Dims) -
 
 
 def _scattered(program: Program, draw: Draw) -> None:
-    """Messages summed at the nodes that they go to."""
+    """Write sums of messages at their target nodes."""
     x = program.input("x", ("EDGES", "WIDTH"))
     target = program.index("target", ("EDGES",), "NODES")
     weight = sides(program, draw, x.dims, 1, ("column", "parameter"))
     gate = chain(program, draw, weight[0], draw.integer(0, 1))
     value = grid.apply(lambda one, other: one * other, x.grid, gate.grid)
     if value is None or not grid.informative(value):
-        raise UnsuitableError("messages tell too little")
+        raise UnsuitableError("messages are not informative")
     h = program.keep(
         combine("mul", f"{x.text} * {gate.atom}", x.dims, value, x, gate, heavy=False, infix=True, bends=True)
     )
@@ -138,7 +138,7 @@ def _scattered(program: Program, draw: Draw) -> None:
 
 
 def _along(program: Program, draw: Draw) -> None:
-    """In each row, the columns that an index of the same shape names."""
+    """Write a gather of columns in each row, with an index of the same shape."""
     dims = ("ROWS", "COLS")
     x = program.input("x", dims, layout=program.layout())
     order = program.index("order", dims, "COLS")
@@ -159,7 +159,7 @@ def _along(program: Program, draw: Draw) -> None:
 
 
 def _rotated(program: Program, draw: Draw) -> None:
-    """Pairs of neighbouring columns rotated by an angle, as in rotary embeddings."""
+    """Write rotations of pairs of neighbouring columns, as in rotary embeddings."""
     dims = ("ROWS", "2 * PAIRS")
     x = program.input("x", dims, layout=program.layout())
     angle = program.input("angle", ("ROWS", "PAIRS"), layout=program.layout())
@@ -184,7 +184,7 @@ def _rotated(program: Program, draw: Draw) -> None:
 
 
 def _neighbours(program: Program, draw: Draw) -> None:
-    """Each element with its neighbours, cyclically."""
+    """Write each element combined with its cyclic neighbours."""
     dims = ("ROWS", "COLS")
     x = program.input("x", dims, layout=program.layout())
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), sides(program, draw, dims, 1, ("parameter", "full"))))

@@ -1,4 +1,4 @@
-"""Losses of each row: distances, likelihoods and margins, weighted, masked and combined."""
+"""Losses per row: distances, likelihoods and margins, weighted and combined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudal1_data.generator.vocabulary import Operator
 
 _DIMS = ("ROWS", "COLS")
 _COLUMNS = 256.0
-"""Columns of a common task."""
+"""Columns of a typical task."""
 
 ELEMENTS: tuple[Operator, ...] = (
     Operator("squared_error", "torch.square({0} - {1})", 2.0, "square(a - b)", graph="square(sub(0,1))"),
@@ -43,12 +43,12 @@ ELEMENTS: tuple[Operator, ...] = (
     Operator("bernoulli", 'F.binary_cross_entropy_with_logits({0}, torch.sigmoid({1}), reduction="none")', 6.0,
              "binary_cross_entropy_with_logits(a, sigmoid(b))", graph="bernoulli(0,sigmoid(1))"),
 )  # fmt: skip
-"""Losses of one element each."""
+"""Losses per element."""
 
 
 def loss(program: Program, draw: Draw) -> None:
     """Write a loss for each row, and a chain on it."""
-    # The gradient of a likelihood is near a constant: the label, and a small share elsewhere.
+    # The gradient of a likelihood is nearly constant: the label, and a small share elsewhere.
     forms = (_elements, _elements, _divergence, _triplet, _cosine, *(() if program.backward else (_labels,)))
     h = program.keep(draw.one(forms)(program, draw))
     with program.uncounted():
@@ -58,14 +58,14 @@ def loss(program: Program, draw: Draw) -> None:
 
 
 def _pair(program: Program, draw: Draw) -> tuple[Value, Value]:
-    """What was predicted and what was wanted, in rows that differ."""
+    """Add predictions and targets, in rows that differ."""
     predicted = program.input("predicted", _DIMS, kind="uneven", layout=program.layout())
     wanted = program.input("wanted", _DIMS, kind="uneven")
     return program.keep(chain(program, draw, predicted, draw.integer(0, 1))), wanted
 
 
 def _elements(program: Program, draw: Draw) -> Value:
-    """A loss of each element, weighted or not, reduced over rows; sometimes two of them together."""
+    """Write one or two combined losses per element, weighted or not, reduced over rows."""
     predicted, wanted = _pair(program, draw)
     count = 1 + draw.chance(0.3)
     table = [one for one in ELEMENTS if one.smooth or not program.backward]
@@ -82,16 +82,16 @@ def _elements(program: Program, draw: Draw) -> Value:
 def _element(program: Program, operator: Operator, predicted: Value, wanted: Value) -> Value:
     result = pointwise(operator, predicted, wanted)
     if result is None or not grid.informative(result.grid):
-        raise UnsuitableError(f"{operator.name} tells too little")
+        raise UnsuitableError(f"{operator.name} is not informative")
     program.cost_ns += operator.cost_ns
     return result
 
 
 def _divergence(program: Program, draw: Draw) -> Value:
-    """How far two distributions are apart: one-sided, or from their middle."""
+    """Write a cross entropy or a Kullback-Leibler divergence in either direction."""
     predicted, wanted = _pair(program, draw)
     if invariant(predicted, ("shift",)) or undoes(Node("softmax", (predicted.node,)), [predicted.node]):
-        raise UnsuitableError("a softmax takes the last operator back")
+        raise UnsuitableError("a softmax cancels the last operator")
     program.cost_ns += 11.0
     program.line(f"p = torch.softmax({wanted.text}, dim=-1)")
     program.line(f"log_q = torch.log_softmax({predicted.text}, dim=-1)")
@@ -109,7 +109,7 @@ def _divergence(program: Program, draw: Draw) -> Value:
         share = p if forwards else Node("exp", (log_q,))
         inner = Node("mul", (share, Node("sub", (log_p, log_q) if forwards else (log_q, log_p))))
     node = Node("sum", (inner,), "rows", heavy=True)
-    # A cross entropy grows with the logarithm of the columns, of which the sample has few.
+    # A cross entropy grows with the logarithm of the number of columns; the sample has few.
     more = math.log(_COLUMNS / grid.SIDE) if form == "cross entropy" else -1.5
     sample = _rows(lambda one, other: _divergence_of(one, other) + more, predicted.grid, wanted.grid)
     bent = frozenset((*predicted.leaves, *wanted.leaves))
@@ -123,7 +123,7 @@ def _divergence_of(predicted: Samples, wanted: Samples) -> float:
 
 
 def _rows(function: Callable[[Samples, Samples], float], one: Grid, other: Grid) -> Grid:
-    """Apply a function of two rows."""
+    """Apply a function to each pair of rows."""
 
     def over(first: Samples, second: Samples) -> Samples:
         values = [function([first[p] for p in line], [second[p] for p in line]) for line in grid.ROWS]
@@ -135,14 +135,14 @@ def _rows(function: Callable[[Samples, Samples], float], one: Grid, other: Grid)
 
 
 def _labels(program: Program, draw: Draw) -> Value:
-    """Likelihood of a labelled column, smoothed or focused on what is hard."""
+    """Write the likelihood of a labelled column: smoothed, focal or with a margin."""
     predicted = program.input("predicted", _DIMS, layout=program.layout())
     labels = program.index("labels", ("ROWS",), "COLS")
-    # What is the same for a whole row cancels in the softmax.
+    # An operand constant along a row cancels in the softmax.
     bias = sides(program, draw, _DIMS, 1, ("parameter",))
     h = program.keep(chain(program, draw, predicted, draw.integer(0, 1), bias))
     if invariant(h, ("shift",)) or undoes(Node("softmax", (h.node,)), [h.node]):
-        raise UnsuitableError("a softmax takes the last operator back")
+        raise UnsuitableError("a softmax cancels the last operator")
     program.cost_ns += 3.0
     program.line(f"logs = torch.log_softmax({h.text}, dim=-1)")
     logs = Node("log_softmax", (h.node,), "rows", heavy=True)
@@ -159,7 +159,7 @@ def _labels(program: Program, draw: Draw) -> Value:
         text = "F.softplus(-4 - chosen)"
         node = Node("softplus", (Node("shift", (Node("neg", (chosen,)),)),))
     sample = grid.mixed(draw, h.grid, labels.grid, spread=1.2, kind="column")
-    # Each of n classes gets about 1 / n; the margin takes 4 off.
+    # Each of n classes gets about 1 / n; the margin subtracts 4.
     level = 3.0 if form == "margin" else math.log(_COLUMNS)
     offset = grid.apply(lambda value: level + value, sample)
     assert offset is not None
@@ -168,7 +168,7 @@ def _labels(program: Program, draw: Draw) -> Value:
 
 
 def _triplet(program: Program, draw: Draw) -> Value:
-    """An anchor nearer to one row than to another, by a margin."""
+    """Write the difference of an anchor's distances from two rows."""
     anchor = program.input("anchor", _DIMS, kind="uneven", layout=program.layout())
     near_by = program.input("near", _DIMS, kind="uneven")
     far = program.input("far", _DIMS, kind="uneven")
@@ -186,7 +186,7 @@ def _triplet(program: Program, draw: Draw) -> Value:
         parts.append(program.keep(one, name))
     both = grid.apply(lambda pull, push: pull - push, parts[0].grid, parts[1].grid)
     assert both is not None
-    # The scale is known to matter: it is positive and weighs every column.
+    # The scale affects the result: it is positive and weights every column.
     kept = Grid(both.values, {**both.redrawn, **scale.grid.redrawn})
     return combine("sub", "pull - push", ("ROWS",), kept, *parts, heavy=False, infix=True)
 
@@ -196,14 +196,14 @@ def _distance(one: Samples, other: Samples) -> float:
 
 
 def _cosine(program: Program, draw: Draw) -> Value:
-    """The angle between two rows."""
+    """Write the cosine of the angle between two rows."""
     predicted, wanted = _pair(program, draw)
     program.cost_ns += 6.0
     if invariant(predicted, ("scale",)):
         raise UnsuitableError("an angle does not depend on a scale")
     sample = _rows(_angle, predicted.grid, wanted.grid)
     if not grid.informative(sample):
-        raise UnsuitableError("angles tell too little")
+        raise UnsuitableError("angles are not informative")
     text = f"F.cosine_similarity({predicted.text}, {wanted.text}, dim=-1)"
     return combine("cosine_similarity", text, ("ROWS",), sample, predicted, wanted, detail="rows", bends=True,
                    bounds=Interval(-1.0, 1.0))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Linear layers with what is fused behind them: gates, residuals, activations, reductions of their rows."""
+"""Linear layers with epilogues: gates, residuals, activations, reductions of their rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudal1_data.generator.values import Value
 
 
 def matmul_epilogue(program: Program, draw: Draw) -> None:
-    """Write one product or two that are gated by each other, and an epilogue."""
+    """Write one product or a gated pair of products, and an epilogue."""
     x = program.input("x", ("ROWS", "INNER"), layout=program.layout())
     before = sides(program, draw, x.dims, 1, ("parameter", "column")) if draw.chance(0.3) else []
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), before))
@@ -34,7 +34,7 @@ def _head(program: Program) -> Value:
 
 
 def _extreme(program: Program, draw: Draw, h: Value) -> Value:
-    """The largest or smallest of each row; operands along the columns would decide alone which it is."""
+    """Write each row's extreme, without operands along the columns, which alone would determine its place."""
     return _per_row(program, draw, reduced(program, draw, chain(program, draw, h, 1), "rows", names=("amax", "amin")))
 
 
@@ -45,7 +45,7 @@ def _per_row(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _gated(program: Program, draw: Draw, h: Value) -> Value:
-    """One product times an activation of another, as in gated linear units."""
+    """Write one product times an activation of another, as in gated linear units."""
     left = program.keep(linear(program, draw, h, "INNER", "OUTER"))
     right = program.keep(linear(program, draw, h, "INNER", "OUTER"))
     activation = draw.one(("tanh", "gelu", "silu", "softplus", "sigmoid", "mish", "atan"))

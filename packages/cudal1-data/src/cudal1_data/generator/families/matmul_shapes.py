@@ -13,7 +13,7 @@ from cudal1_data.generator.values import Dims, Value
 
 
 def matmul_shapes(program: Program, draw: Draw) -> None:
-    """Write a product of one of the forms, with pointwise work before and behind it."""
+    """Write a product of one of the forms, with pointwise work before and after it."""
     draw.one((_batched, _batched, _skewed, _transposed, _chained, _bilinear))(program, draw)
 
 
@@ -55,7 +55,7 @@ def _batched(program: Program, draw: Draw) -> None:
 
 
 def _skewed(program: Program, draw: Draw) -> None:
-    """Many rows and few columns, few terms, or many terms and a small result."""
+    """Write a product with many rows and few columns, few terms, or many terms and a small result."""
     a = _factor(program, draw, "a", ("ROWS", "INNER"))
     b = _factor(program, draw, "b", ("INNER", "COLS"))
     before_ns = program.cost_ns
@@ -92,7 +92,7 @@ def _transposed(program: Program, draw: Draw) -> None:
 
 
 def _chained(program: Program, draw: Draw) -> None:
-    """Three factors; the order in which they are multiplied decides how much work it is."""
+    """Write a product of three factors; the order of multiplication determines the amount of work."""
     a = _factor(program, draw, "a", ("ROWS", "INNER"))
     b = _factor(program, draw, "b", ("INNER", "MIDDLE"))
     c = program.input("c", ("MIDDLE", "COLS"))
@@ -106,7 +106,7 @@ def _chained(program: Program, draw: Draw) -> None:
 
 
 def _bilinear(program: Program, draw: Draw) -> None:
-    """Rows of one input and rows of another, through a matrix between them."""
+    """Write a bilinear form of the rows of two inputs."""
     x = program.input("x", ("ROWS", "LEFT"), layout=program.layout())
     y = program.input("y", ("ROWS", "RIGHT"))
     weight = program.parameter("weight", ("LEFT", "RIGHT"))

@@ -1,4 +1,4 @@
-"""Small networks: blocks of transformers and mixers over tokens, and encoders with a way back for feature maps."""
+"""Small networks: transformer and mixer blocks over tokens, and encoder-decoders over feature maps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NORMS = ("norm", "norm2", "norm3", "norm4")
 
 
 def network(program: Program, draw: Draw) -> None:
-    """Write a network of one of the two kinds."""
+    """Write a network over tokens or feature maps."""
     (_over_maps if draw.chance(0.25) else _over_tokens)(program, draw)
 
 
 def _over_tokens(program: Program, draw: Draw) -> None:
-    """Two or three blocks, each with a way around it, and what makes an answer of them."""
+    """Write two or three blocks, most with a residual connection, and a chain."""
     x = program.input("x", _DIMS, layout=program.layout())
     h = x
     blocks = [draw.one(tuple(_BLOCKS)) for _ in range(draw.integer(2, 3))]
     for block in blocks:
         inner = program.keep(_BLOCKS[block](program, draw, program.keep(_normalised(program, draw, h))))
         h = program.keep(_around(program, h, inner) if draw.chance(0.75) else inner)
-    if program.backward:  # the gradients of inputs should depend on the last block's weights too
+    if program.backward:  # the inputs' gradients should also depend on the last block's weights
         h = apply_named(program, draw, draw.one(_ACTIVATIONS), h)
     after = sides(program, draw, _DIMS, 1, ("parameter", "full")) if draw.chance(0.5) else []
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(0, 1), after)))
@@ -64,20 +64,20 @@ def _linear(program: Program, draw: Draw, h: Value, name: str, width: str, out: 
 
 
 def _forward(program: Program, draw: Draw, h: Value) -> Value:
-    """Up, an activation, down."""
+    """Write a widening layer, an activation, and a narrowing layer."""
     wide = apply_named(program, draw, draw.one(_ACTIVATIONS), _linear(program, draw, h, "lift", "WIDTH", "HIDDEN"))
     return _linear(program, draw, wide, "drop", "HIDDEN", "WIDTH")
 
 
 def _gated_forward(program: Program, draw: Draw, h: Value) -> Value:
-    """Up twice, one gating the other, down."""
+    """Write two widening layers, one gating the other, and a narrowing layer."""
     gate = apply_named(program, draw, draw.one(_ACTIVATIONS), _linear(program, draw, h, "gate", "WIDTH", "HIDDEN"))
     wide = apply_named(program, draw, "mul", gate, _linear(program, draw, h, "lift", "WIDTH", "HIDDEN"))
     return _linear(program, draw, program.keep(wide), "drop", "HIDDEN", "WIDTH")
 
 
 def _token_mixer(program: Program, draw: Draw, h: Value) -> Value:
-    """A layer along the tokens instead of the channels."""
+    """Write a layer along the tokens instead of the channels."""
     transposed = combine("transpose", f"{h.text}.transpose(1, 2)", ("BATCH", "WIDTH", "TOKENS"), h.grid, h, heavy=False)
     mixed = _linear(program, draw, transposed, "mix", "TOKENS", "TOKENS")
     bent = apply_named(program, draw, draw.one(_ACTIVATIONS), mixed)
@@ -85,9 +85,9 @@ def _token_mixer(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _self_attention(program: Program, draw: Draw, h: Value) -> Value:
-    """One head over all tokens."""
+    """Write one attention head over all tokens."""
     q = _linear(program, draw, h, "query", "WIDTH", "WIDTH", bias=False)
-    # A bias of the keys moves all scores of a query alike, which softmax does not see.
+    # A bias of the keys shifts all scores of a query equally, which softmax cancels.
     k = _linear(program, draw, h, "key", "WIDTH", "WIDTH", bias=False)
     v = _linear(program, draw, h, "value", "WIDTH", "WIDTH")
     dims = ("BATCH", "TOKENS", "TOKENS")
@@ -100,7 +100,7 @@ def _self_attention(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _neighbour_mixer(program: Program, draw: Draw, h: Value) -> Value:
-    """A window over neighbouring tokens for each channel."""
+    """Write a depthwise convolution over neighbouring tokens."""
     names = ("window", "window2", "window3")
     layer = program.member(program.free(names), "nn.Conv1d(WIDTH, WIDTH, 5, padding=2, groups=WIDTH)")
     program.cost_ns += 4.0
@@ -117,7 +117,7 @@ _BLOCKS: dict[str, Callable[[Program, Draw, Value], Value]] = {
     "attention": _self_attention,
     "neighbours": _neighbour_mixer,
 }
-"""What each block does."""
+"""The blocks by name."""
 
 
 def _sizes(program: Program, draw: Draw, blocks: list[str]) -> None:
@@ -146,7 +146,7 @@ def _sizes(program: Program, draw: Draw, blocks: list[str]) -> None:
 
 
 def _over_maps(program: Program, draw: Draw) -> None:
-    """Convolve, halve, convolve, and back to the size of the input, beside what was not halved."""
+    """Write a convolution, then pooling, a convolution and upsampling, added to the unpooled maps."""
     rank = draw.one((1, 2))
     x = feature_input(program, draw, "x", dims_of(rank))
     first, second = draw.one((FORMS[0], FORMS[5], FORMS[7])), draw.one((FORMS[0], FORMS[4], FORMS[7]))

@@ -1,4 +1,4 @@
-"""Normalisations of what a chain makes of the inputs, with an activation behind them."""
+"""Normalisations between chains of pointwise operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_data.generator.values import Value, combine, invariant, usual
 
 
 def norm(program: Program, draw: Draw) -> None:
-    """Write a chain, a normalisation with or without a scale, and a chain with gates or residuals."""
+    """Write a chain, a normalisation, and a chain with gates or residuals."""
     form = draw.one(("layer", "rms", "standard", "peak", "length", "columns", "group", "instance"))
     if form in ("group", "instance"):
         _maps(program, draw, form)
@@ -27,7 +27,7 @@ def norm(program: Program, draw: Draw) -> None:
     before = sides(program, draw, x.dims, draw.integer(0, 1), ("full", "parameter", "column"), full=kind)
     h = program.keep(chain(program, draw, x, draw.integer(0, 2), before))
     if invariant(h, ("scale",) if form in ("rms", "peak", "length") else ("scale", "shift")):
-        raise UnsuitableError("the normalisation takes the last operator back")
+        raise UnsuitableError("the normalisation cancels the last operator")
     h = _FORMS[form](program, _even(h, grid.COLUMNS if columns else grid.ROWS))
     after = sides(program, draw, x.dims, draw.integer(1, 2), ("full", "parameter", "row"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
@@ -35,13 +35,13 @@ def norm(program: Program, draw: Draw) -> None:
 
 
 def _maps(program: Program, draw: Draw, form: str) -> None:
-    """Group and instance normalisation of feature maps."""
+    """Write a group or instance normalisation of feature maps."""
     dims = ("BATCH", "CHANNELS", "LENGTH")
     x = program.input("x", dims, kind="uneven", layout=program.layout())
     before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"), full="uneven")
     h = chain(program, draw, x, draw.integer(0, 2), before)
     if invariant(h, ("scale", "shift")):
-        raise UnsuitableError("the normalisation takes the last operator back")
+        raise UnsuitableError("the normalisation cancels the last operator")
     sample = _checked(grid.rows(standard, _even(h).grid))
     if form == "instance":
         h = combine("instance_norm", f"F.instance_norm({h.text})", dims, sample, h, bends=True)
@@ -70,18 +70,18 @@ def _even(h: Value, lines: list[list[int]] = grid.ROWS) -> Value:
 
 def _checked(sample: Grid | None) -> Grid:
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("normalised values tell too little")
+        raise UnsuitableError("normalised values are not informative")
     return sample
 
 
 _LONGER = 2.5
 """Largest of thousands of normal values, over the largest of eight."""
 EPS = 1e-5
-"""What PyTorch's layers add to a variance, and written ones here to a variance, mean square or spread."""
+"""Epsilon that PyTorch's layers add to a variance, and generated ones to a mean square or standard deviation."""
 
 
 def standard(line: Samples) -> Samples:
-    """What a layer or instance normalisation makes of one line."""
+    """Return one line after a layer or instance normalisation."""
     middle, size = mean(line), (variance(line) + EPS) ** 0.5
     return [(value - middle) / size for value in line]
 

@@ -1,4 +1,4 @@
-"""Windows and pyramids over feature maps: pooled, compared with what was pooled, gated by it."""
+"""Pooling windows and pyramids over feature maps, and combinations of maps with pooled ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Window:
     cost_ns: float
     smooth: bool = True
     reach: int = 1
-    """Samples before and behind that a window of the grid takes: the largest of nine is hardly ever negative."""
+    """Samples before and after in a window of the grid: the largest of nine is hardly ever negative."""
 
 
 _KEEPING = {
@@ -55,11 +55,11 @@ _HALVING = {
         _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False, reach=3),
     ),
 }
-"""Windows that halve it."""
+"""Windows that halve the edges of a map."""
 
 
 def pooling(program: Program, draw: Draw) -> None:
-    """Write one of the forms."""
+    """Write a chain, one of the pooling forms, and a chain."""
     rank = draw.one((1, 2, 2))
     dims = dims_of(rank)
     x = feature_input(program, draw, "x", dims, kind="uneven" if draw.chance(0.5) else "full")
@@ -80,7 +80,7 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
     of = _OF_WINDOWS[window.name]
     sample = grid.rows(lambda line: [of(part) for part in _parts(line, window.reach)], h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("windows tell too little")
+        raise UnsuitableError("windows are not informative")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
     space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
     dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
@@ -89,7 +89,7 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
 
 
 def _halved(program: Program, draw: Draw, h: Value) -> Value:
-    """Half the edge, by one window or by two that are compared."""
+    """Write maps of half the edge, from one window or two combined ones."""
     table = _HALVING[len(h.dims) - 2]
     first = program.keep(_pooled(program, draw, h, table, halved=True))
     if draw.chance(0.5):
@@ -101,20 +101,20 @@ def _halved(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _compared(program: Program, draw: Draw, h: Value) -> Value:
-    """Each place with its surroundings."""
+    """Write each place combined with its surroundings."""
     around = _pooled(program, draw, h, _KEEPING[len(h.dims) - 2], halved=False)
     return joined(program, draw, h, program.keep(chain(program, draw, around, draw.integer(0, 1))))
 
 
 def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
-    """All of each map by one number of its own."""
+    """Write each map combined with its mean."""
     rank = len(h.dims) - 2
     lines = grid.ROWS
     if not grid.stands_out(h.grid.values, lines):
-        raise UnsuitableError("means of maps are all alike")
+        raise UnsuitableError("means of maps are nearly equal")
     sample = grid.rows(lambda line: sum(line) / len(line), h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("means of maps tell too little")
+        raise UnsuitableError("means of maps are not informative")
     program.cost_ns += 0.5
     axes = "2" if rank == 1 else "(2, 3)"
     text = f"torch.mean({h.text}, dim={axes}, keepdim=True)"
@@ -123,7 +123,7 @@ def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
-    """Half the edge, and from there up again."""
+    """Write maps pooled to half the edge and upsampled again, combined with the original."""
     table = _HALVING[len(h.dims) - 2]
     small = chain(program, draw, _pooled(program, draw, h, table, halved=True), draw.integer(0, 1))
     program.cost_ns += 4.0
@@ -134,7 +134,7 @@ def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _parts(line: Samples, reach: int) -> list[Samples]:
-    """Return the windows of a line; they go on at its other end, so that all have as many samples."""
+    """Return the windows of a line; they wrap around, so that all have the same number of samples."""
     return [[line[(place + step) % len(line)] for step in range(-reach, reach + 1)] for place in range(len(line))]
 
 
@@ -147,4 +147,4 @@ _OF_WINDOWS: dict[str, Callable[[Samples], float]] = {
     "avg_pool": lambda part: sum(part) / len(part),
     "lp_pool": _length,
 }
-"""What each window makes of its elements."""
+"""Each window's function of its elements."""

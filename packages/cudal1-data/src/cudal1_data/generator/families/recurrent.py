@@ -27,12 +27,12 @@ _GATES = {"sigmoid": "torch.sigmoid({0})", "bump": "torch.exp(-torch.square({0})
 
 @dataclass(frozen=True)
 class _Cell:
-    """What one step does, as lines and as a structure."""
+    """One step, as lines and as a structure."""
 
     lines: tuple[str, ...]
     node: Node
     weights: tuple[Value, ...] = ()
-    """Parameters that it uses besides its layers."""
+    """Parameters besides its layers."""
 
 
 def recurrent(program: Program, draw: Draw) -> None:
@@ -51,7 +51,7 @@ def recurrent(program: Program, draw: Draw) -> None:
     program.line("    states.append(state)")
     node = Node("recurrence", (cell.node,), form, heavy=True)
     sample = grid.mixed(draw, h.grid, state.grid, *(one.grid for one in cell.weights), spread=_SPREADS[form])
-    # Without a layer the states are linear in what came in.
+    # Without a layer the states are linear in the inputs.
     leaves = frozenset(() if form == "linear" else grid.leaves(sample))
     stacked = Value("torch.stack(states, dim=1)", node, dims, sample, leaves, nested=2)
     after = sides(program, draw, dims, draw.integer(0, 1), ("parameter", "full"))
@@ -61,10 +61,10 @@ def recurrent(program: Program, draw: Draw) -> None:
 
 
 def _sizes(program: Program, draw: Draw, *, layers: int, max_steps: int) -> None:
-    """Set sizes; a cell without a way past its layer forgets its first state within a few steps."""
+    """Set sizes; a cell without a path around its layer forgets its first state within a few steps."""
     batch = draw.one((16, 24, 32, 48, 64))
     width = draw.one((48, 64, 80, 96, 128)) if layers else near(draw, 500 + 1000 * draw.real())
-    # Some ten pointwise operators and the loop's own work, besides the layers.
+    # About ten pointwise operators and the loop's overhead, besides the layers.
     step_ns = (100_000.0 if program.backward else 40_000.0) + batch * width * (
         12.0 + 2.0 * layers * width / program.flops_per_ns
     )
@@ -77,7 +77,7 @@ def _sizes(program: Program, draw: Draw, *, layers: int, max_steps: int) -> None
 
 
 def _layer(program: Program, name: str, node: Node, *, bias: bool = True) -> tuple[str, Node]:
-    """A layer from states to states."""
+    """Add a layer from states to states."""
     layer = program.member(name, "nn.Linear(WIDTH, WIDTH" + ("" if bias else ", bias=False") + ")")
     return layer, Node("linear", (node,), heavy=True)
 
@@ -103,7 +103,7 @@ def _simple(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 def _gated(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
-    """A gate between the old state and a new one; the reset may come before or after the layer."""
+    """Write a gate between the old state and a new one; the reset may come before or after the layer."""
     gate_layer, gate_moved = _layer(program, "gate", state)
     new_layer, _ = _layer(program, "fresh", state, bias=False)
     gate_text, gate = _gate(draw, f"now + {gate_layer}(state)", Node("add", (now, gate_moved)))
@@ -118,7 +118,7 @@ def _gated(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 def _linear(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
-    """No matrix: each channel forgets at a pace of its own, which may depend on the input."""
+    """Write a cell without a matrix: each channel forgets at its own rate, which may depend on the input."""
     pace = program.parameter("pace", ("WIDTH",))
     if draw.chance(0.5):
         keep, gate = _gate(draw, f"{pace.text} + now", Node("add", (pace.node, now)))
@@ -130,7 +130,7 @@ def _linear(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 def _residual(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
-    """A small step from the old state, as a solver of differential equations makes it."""
+    """Write a small step from the old state, as in a solver of differential equations."""
     layer, moved = _layer(program, "flow", state)
     text, node = _act(draw, f"{layer}(state) + now", Node("add", (moved, now)))
     size = draw.one((0.25, 0.4, 0.5))
@@ -139,7 +139,7 @@ def _residual(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 def _two(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
-    """A hidden memory in addition to the state, as in long short-term memories."""
+    """Write a cell with a hidden memory in addition to the state, as in LSTMs."""
     keep_layer, keep_moved = _layer(program, "gate", state)
     new_layer, new_moved = _layer(program, "fresh", state)
     program.line("memory = torch.zeros_like(state)")
@@ -157,9 +157,9 @@ def _two(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 _LAYERS_OF = {"simple": 1, "gated": 2, "linear": 0, "residual": 1, "two": 2}
-"""Layers of each form."""
+"""Number of layers of each form."""
 
 _SPREADS = {"simple": 0.5, "gated": 0.35, "linear": 0.35, "residual": 0.35, "two": 0.13}
-"""Standard deviation of the states of each form, as measured."""
+"""Measured standard deviation of the states of each form."""
 
 _CELLS = {"simple": _simple, "gated": _gated, "linear": _linear, "residual": _residual, "two": _two}

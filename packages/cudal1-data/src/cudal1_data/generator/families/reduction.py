@@ -1,4 +1,4 @@
-"""Reductions over rows, columns and blocks, of what a chain makes of the inputs."""
+"""Reductions of a chain's result over rows, columns and blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudal1_data.generator.values import Value, combine
 
 
 def reduction(program: Program, draw: Draw) -> None:
-    """Write a chain, a reduction, and a chain on what is left."""
+    """Write a chain, a reduction, and a chain on the result."""
     where = draw.one(("rows", "rows", "columns", "columns", "blocks", "dots"))
     {"rows": _lines, "columns": _lines, "blocks": _blocks, "dots": _dots}[where](program, draw, where)
 
@@ -29,7 +29,7 @@ def _lines(program: Program, draw: Draw, where: str) -> None:
 
 
 def _values(program: Program, draw: Draw, dims: tuple[str, ...], axis: Axis) -> Value:
-    """Inputs whose lines differ: over many alike elements every mean would be the same."""
+    """Add inputs whose lines differ in distribution, because otherwise all means would be nearly equal."""
     kind = "uneven" if axis == "rows" else "tilted"
     x = program.input("x", dims, kind=kind, layout=program.layout())
     lines = ("full", "full", "column" if axis == "rows" else "parameter")
@@ -38,7 +38,7 @@ def _values(program: Program, draw: Draw, dims: tuple[str, ...], axis: Axis) -> 
 
 
 def _blocks(program: Program, draw: Draw, where: str) -> None:
-    """Rows cut into short blocks, each reduced by itself."""
+    """Write a separate reduction of each short block of a row."""
     x = program.input("x", ("ROWS", "BLOCKS * BLOCK"), layout=program.layout())
     h = program.keep(chain(program, draw, x, draw.integer(1, 3), [program.parameter("weight", ("BLOCKS * BLOCK",))]))
     text = f"{h.text}.reshape(-1, BLOCKS, BLOCK)"
@@ -53,7 +53,7 @@ def _blocks(program: Program, draw: Draw, where: str) -> None:
 
 
 def _dots(program: Program, draw: Draw, where: str) -> None:
-    """Dot products of what a chain makes of one input with another."""
+    """Write dot products of a chain's result with another input."""
     x, y = program.input("x", ("ROWS", "COLS"), layout=program.layout()), program.input("y", ("ROWS", "COLS"))
     h = chain(program, draw, x, draw.integer(1, 2), sides(program, draw, x.dims, 1, ("parameter", "row", "mask")))
     _after(program, draw, [dots(program, draw, h, y, "COLS")])
@@ -61,7 +61,7 @@ def _dots(program: Program, draw: Draw, where: str) -> None:
 
 
 def _after(program: Program, draw: Draw, parts: list[Value]) -> None:
-    """What is done with one or two reductions."""
+    """Write the operators after one or two reductions."""
     with program.uncounted():
         if len(parts) == 2 and not program.backward and draw.chance(0.4):
             program.returns(*(chain(program, draw, program.keep(part), draw.integer(0, 2)) for part in parts))

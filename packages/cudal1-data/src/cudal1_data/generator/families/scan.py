@@ -1,4 +1,4 @@
-"""Prefix sums, products and extremes along rows or columns, whole or block by block."""
+"""Prefix sums, products and extremes along rows or columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scan(program: Program, draw: Draw) -> None:
 
 
 def _signed(program: Program, draw: Draw) -> Value:
-    """Values without a mean: an input times what a chain makes of another."""
+    """Write values with zero mean: an input times a chain's result."""
     x = program.input("x", _DIMS, layout=program.layout())
     weights = sides(program, draw, _DIMS, draw.integer(1, 2), ("full", "row", "column", "parameter"))
     weight = chain(program, draw, weights[0], draw.integer(0, 2), weights[1:])
@@ -49,9 +49,9 @@ def _signed(program: Program, draw: Draw) -> Value:
 
 
 def _summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False) -> Value:
-    """Sums of terms over the root of their number, so that no sum of a long line overflows in float16."""
+    """Write prefix sums of terms over the root of their number, so that no long line overflows in float16."""
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("sums tell too little")
+        raise UnsuitableError("sums are not informative")
     dim, length = (-1, "COLS") if axis == "rows" else (-2, "ROWS")
     text = f"torch.cumsum({h.text} / {length}**0.5, dim={dim})"
     if backwards:
@@ -61,7 +61,7 @@ def _summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = Fals
 
 
 def _walk(program: Program, draw: Draw) -> Value:
-    """Sums from the start, from the end, or of all that came before."""
+    """Write sums from the start, from the end, or of all earlier values."""
     h = _signed(program, draw)
     axis: Axis = draw.one(("rows", "rows", "columns"))
     over = grid.rows if axis == "rows" else grid.columns
@@ -77,9 +77,9 @@ def _walk(program: Program, draw: Draw) -> Value:
 
 
 def _growth(program: Program, draw: Draw) -> Value:
-    """Products of factors near one."""
+    """Write prefix products of factors near one."""
     if program.dtype != "float32":
-        raise UnsuitableError("half precision does not tell factors near one apart")
+        raise UnsuitableError("half precision cannot distinguish factors near one")
     h = _signed(program, draw)
     program.cost_ns += 3.0
     sample = grid.rows(
@@ -87,13 +87,13 @@ def _growth(program: Program, draw: Draw) -> Value:
         h.grid,
     )
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("products tell too little")
+        raise UnsuitableError("products are not informative")
     text = f"torch.cumprod(1 + {h.text} / COLS**0.5, dim=-1)"
     return combine("cumprod", text, _DIMS, sample, h, detail="rows", bends=True)
 
 
 def _running_mean(program: Program, draw: Draw) -> Value:
-    """Mean of what came so far, in rows that differ."""
+    """Write running means, in rows that differ."""
     x = program.input("x", _DIMS, kind="uneven", layout=program.layout())
     others = sides(program, draw, _DIMS, draw.integer(0, 1), ("column", "full"), full="uneven")
     h = program.keep(chain(program, draw, x, draw.integer(0, 2), others))
@@ -111,7 +111,7 @@ def _means(line: Samples) -> Samples:
 
 
 def _extreme(program: Program, draw: Draw) -> Value:
-    """The largest or smallest so far."""
+    """Write the running maximum or minimum."""
     if program.backward:
         raise UnsuitableError("extremes have derivatives with jumps")
     x = program.input("x", _DIMS, kind="uneven", layout=program.layout())
@@ -123,12 +123,12 @@ def _extreme(program: Program, draw: Draw) -> Value:
     program.cost_ns += 2.5
     sample = grid.rows(lambda line: list(itertools.accumulate(line, best)), h.grid)
     if sample is None or not grid.informative(sample, grid.OF_EXTREMES):
-        raise UnsuitableError("extremes tell too little")
+        raise UnsuitableError("extremes are not informative")
     return combine(name, f"torch.{name}({h.text}, dim=-1).values", _DIMS, sample, h, detail="rows", bounds=h.bounds)
 
 
 def _area(program: Program, draw: Draw) -> Value:
-    """Sums over rows and columns: the table with which sums over rectangles are made."""
+    """Write sums over rows and columns (a summed-area table)."""
     h = _signed(program, draw)
     program.cost_ns += 6.0
     rows = combine("cumsum", f"torch.cumsum({h.text} / COLS**0.5, dim=-1)", _DIMS, h.grid, h, detail="rows")

@@ -1,4 +1,4 @@
-"""Softmax and its relatives over rows or columns, of masked, scaled and biased scores, with a chain behind them."""
+"""Softmax and similar normalisations over rows or columns, of masked, scaled and biased scores, then a chain."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def _softmax(line: Samples) -> Samples:
 
 
 def _log_softmax(line: Samples) -> Samples:
-    # A row of the program has some hundreds of places, not eight.
+    # A row of the program has several hundred elements, not 8.
     total = math.log(math.fsum(math.exp(value) for value in line) / len(line)) + math.log(700)
     return [value - total for value in line]
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A way to make shares of scores; `{h}` scores, `{dim}` axis, `{n}` their number."""
+    """A normalisation of scores to shares; `{h}`: scores, `{dim}`: axis, `{n}`: their number."""
 
     name: str
     lines: tuple[str, ...]
     text: str
     cost_ns: float
     parts: tuple[str, ...] = ()
-    """Pointwise operators before the sum, from the inside, where it is written out."""
+    """Pointwise operators before the sum, innermost first, if it is written out."""
 
 
 _FORMS = (
@@ -58,7 +58,7 @@ _FORMS = (
 )  # fmt: skip
 
 _LARGEST_SCORE = 6.0
-"""Among the samples; the largest of a real row is about twice that, of squares four times."""
+"""Maximum score among the samples; the largest of a real row is about twice that, of squares four times."""
 
 _GATES: dict[str, Callable[[float], float]] = {
     "sigmoid shares": lambda x: 1 / (1 + math.exp(-x)),
@@ -90,7 +90,7 @@ def softmax(program: Program, draw: Draw) -> None:
 
 
 def _masked(program: Program, h: Value) -> Value:
-    """Scores that count for next to nothing where the mask says so."""
+    """Set masked scores to -4, so that they hardly count."""
     seen = program.input("seen", h.dims, kind="mask")
     sample = grid.apply(lambda value, mask: value if mask else -4.0, h.grid, seen.grid)
     assert sample is not None
@@ -100,14 +100,14 @@ def _masked(program: Program, h: Value) -> Value:
 
 
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
-    # Behind a logarithm of small shares gradients are near nothing.
+    # Gradients of small shares' logarithms are near zero.
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
     largest = _LARGEST_SCORE / 2 if _squared(h.node) else _LARGEST_SCORE
     if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
-        raise UnsuitableError("exponentials magnify the rounding of large scores")
+        raise UnsuitableError("exponentials amplify rounding errors of large scores")
     inner = form.parts[0] if form.parts else "softmax"
     if undoes(Node(inner, (h.node,)), [h.node]) or (not form.parts and invariant(h, ("shift",))):
-        raise UnsuitableError("the shares take the last operator back")
+        raise UnsuitableError("the shares cancel the last operator")
     if form.name == "square shares" and is_even(h.node):
         raise UnsuitableError("a square needs no absolute value")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
@@ -120,7 +120,7 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
         sign = -1.0 if form.name == "softmin" else 1.0
         sample = over(lambda line: _softmax([sign * value for value in line]), h.grid)
     if sample is None or not grid.informative(sample):
-        raise UnsuitableError("shares tell too little")
+        raise UnsuitableError("shares are not informative")
     program.cost_ns += form.cost_ns + (4.0 if dim == -2 else 0.0)
     for line in form.lines:
         program.line(line.format(h=h.text))
@@ -137,7 +137,7 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
 
 
 def _squared(node: Node) -> bool:
-    """Whether scores grow as squares do, with something added or left out."""
+    """Return whether scores grow like squares, possibly shifted, scaled or masked."""
     if node.operator == "square":
         return True
     return node.operator in ("where", "scale", "shift", "add", "sub", "lerp") and any(map(_squared, node.operands))

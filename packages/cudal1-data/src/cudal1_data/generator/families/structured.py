@@ -1,4 +1,4 @@
-"""Products with matrices of a known structure, written as if it were not known."""
+"""Products with structured matrices, written as dense products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Form = Callable[[Program, Draw, Value], Value]
 
 
 def structured(program: Program, draw: Draw) -> None:
-    """Write one structured matrix, or two in a row, times a dense one, and an epilogue."""
+    """Write one or two structured matrices times a dense one, and an epilogue."""
     x = program.input("x", ("SIZE", "COLS"), layout=program.layout())
     h = chain(program, draw, x, 1) if draw.chance(0.3) else x
     forms = draw.some(tuple(_FORMS), 1 + draw.chance(0.25))
@@ -115,7 +115,7 @@ def _kronecker(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _rank_one(program: Program, draw: Draw, h: Value) -> Value:
-    """The identity and an outer product."""
+    """Write a product with the identity plus an outer product."""
     v, w = _matrix(program, "v", ("SIZE",), "row"), _matrix(program, "w", ("SIZE",), "row")
     outer = _made("outer", f"torch.outer({v.text}, {w.text})", ("SIZE", "SIZE"), v, w, bends=True)
     text = f"torch.eye(SIZE, dtype={v.text}.dtype, device={v.text}.device) + {outer.text} / SIZE**0.5"
@@ -132,7 +132,7 @@ def _permutation(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _repeated_vector(program: Program, draw: Draw, h: Value) -> Value:
-    """Toeplitz: every diagonal holds one number."""
+    """Write a product with a Toeplitz matrix: each diagonal is constant."""
     t = program.input(program.free(("t", "taps")), ("2 * SIZE - 1",), kind="row")
     program.line(f"steps = torch.arange(SIZE, device={t.text}.device)")
     text = f"{t.text}[steps[:, None] - steps + SIZE - 1]"

@@ -1,4 +1,4 @@
-"""Transposed convolutions with what follows them in decoders: skips, gates, scales of channels, a second layer."""
+"""Transposed convolutions as in decoders: skips, gates, scales of channels, a second layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOWS = ((2, 2, 0), (4, 2, 1), (3, 1, 1), (5, 1, 2), (3, 3, 0), (6, 2, 2))
 
 
 def transposed_convolution(program: Program, draw: Draw) -> None:
-    """Write an optional chain, a transposed convolution, a chain with operands of the larger size."""
+    """Write an optional chain, a transposed convolution, and a chain with operands of the larger size."""
     rank = draw.one((1, 1, 2, 2, 2, 3))
     window = draw.one(_WINDOWS)
     x = feature_input(program, draw, "x", dims_of(rank))
@@ -46,7 +46,7 @@ def _grown(program: Program, draw: Draw, value: Value, window: tuple[int, int, i
     words += [] if bias else ["bias=False"]
     layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
     space = tuple(f"{stride} * {dim}" for dim in value.dims[2:]) if stride > 1 else value.dims[2:]
-    # Fewer terms than the initialisation reckons with: each output meets one window point in `stride`.
+    # Fewer terms than the initialisation assumes: each output meets one window point in `stride`.
     sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
     detail = f"{rank}d, {kernel}/{stride}" + (", bias" if bias else "") + (", grouped" if groups > 1 else "")
     dims = (*value.dims[:2], *space)

@@ -1,10 +1,9 @@
-"""Attention in one Triton kernel, and one pass over the keys: scores never leave the chip.
+"""Attention in one Triton kernel with one pass over the keys: scores never leave the chip.
 
-Made for two products with rows of weights between them: scores of queries with keys, the steps that turn them into
-weights, the weighted sum of values, and the pointwise operators behind it. A program keeps some queries and goes over
-the keys a block at a time. A softmax is made online: where a block has a larger score than those before, what was
-added so far is multiplied by one number for each query. Blocks that a mask hides from all queries of a program are
-not visited.
+The kernel covers two products with weights between them: scores of queries and keys, the operators that turn them into
+weights, the weighted sum of values, and the pointwise operators after it. A program keeps a block of queries and loops
+over blocks of keys. The softmax is online: if a block has a larger score than those before, the sums so far are
+multiplied by one number per query. Blocks that a mask hides from all queries of a program are skipped.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from cudal1_data.kernelgen.ir import HALVES, Dims, Node, Reference
 from cudal1_data.kernelgen.sizes import host_text
 
 MAX_HEAD = 256
-"""Largest head: a program keeps its queries and its sums of values in registers."""
+"""Maximum head size: a program keeps its queries and its sums of values in registers."""
 _LEAST = 16
-"""Smallest side of a tile that Triton multiplies."""
+"""Minimum side of a tile that Triton multiplies."""
 _INFINITE = '-float("inf")'
 
 
@@ -37,20 +36,20 @@ class Rows:
     rows: int
     """Queries of a program."""
     keys: int
-    """Keys that it has at once."""
+    """Keys of a block."""
     warps: int
     """Warps of a program."""
     stages: int = 2
-    """Stages of loads."""
+    """Pipeline stages of loads."""
     precision: Factors = "ieee"
-    """How factors in float32 are multiplied; those in half precision go to tensor cores as they are."""
+    """Multiplication of float32 factors; half-precision ones go to tensor cores unchanged."""
 
 
 def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows) -> str:
-    """Write the program with one kernel for each such chain; the rest stays PyTorch.
+    """Return the program with one kernel for each attention chain; the rest stays PyTorch.
 
     Raises:
-        UnsuitableError: There is no such chain, or heads or tensors are too large.
+        UnsuitableError: There is no chain, or heads or tensors are too large.
     """
     steps, found = chains(reference, steps)
     if not found:
@@ -75,17 +74,17 @@ _SIZES: dict[Factors, Sequence[tuple[int, int, int]]] = {
     "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
     "tf32x3": ((64, 32, 4), (64, 64, 4), (64, 64, 8), (128, 32, 8)),
 }
-"""Queries, keys and warps. With these ptxas keeps all of a causal kernel in registers of sm_90, for heads of 64,
-and with up to 32 keys also for heads of 128."""
+"""Queries, keys and warps. With these, ptxas keeps all of a causal kernel in registers on sm_90 for heads of 64, and
+with up to 32 keys also for heads of 128."""
 _CHOICES = [Rows(*size, precision=precision) for precision, sizes in _SIZES.items() for size in sizes]
 _HALF_CHOICES = [
     Rows(*size, stages=stages) for size in ((64, 32, 4), (64, 64, 4), (128, 64, 8), (128, 128, 8)) for stages in (2, 3)
 ]
-"""For factors in half precision; everything stays in registers for heads of 64 and 128."""
+"""Choices for half-precision factors; everything stays in registers for heads of 64 and 128."""
 
 
 def attention_choices(reference: Reference, steps: Sequence[Step]) -> list[Rows]:
-    """Return the parameters that suit a reference; none where there are no two products that a kernel takes over."""
+    """Return the parameters that suit a reference; empty if it has no attention chain."""
     found = chains(reference, steps)[1]
     if not found:
         return []
@@ -94,7 +93,7 @@ def attention_choices(reference: Reference, steps: Sequence[Step]) -> list[Rows]
 
 
 class _Attention:
-    """Writes the kernel of a chain.
+    """Writer of a chain's kernel.
 
     Raises:
         UnsuitableError: Heads are wider than `MAX_HEAD`, or a tensor is too large.
@@ -175,7 +174,7 @@ class _Attention:
         ]
 
     def _range(self) -> list[str]:
-        """Return the lines that say which keys some query of the program sees."""
+        """Return the lines that compute the range of keys visible to any query of the program."""
         seen = self.chain.visible
         lines: list[str] = []
         if seen.ahead is not None or seen.behind is not None:
@@ -196,7 +195,7 @@ class _Attention:
         return self.wide if self.chain.visible.ahead is None else "end"
 
     def _scores(self) -> list[str]:
-        """Return the lines that multiply the queries with a block of keys."""
+        """Return the lines that multiply the queries by a block of keys."""
         heads = "batch // HEADS_PER_KEY" if self.keys.sharing else "batch"
         place = (
             f"({heads} * {self.wide} + col) * {self.deep} + term[:, None]"
@@ -211,7 +210,7 @@ class _Attention:
                 f"scores = tl.dot(queries, keys{dot}){scale}"]  # fmt: skip
 
     def _terms(self) -> list[str]:
-        """Return the lines that make weights of a block of scores, up to a factor for each row."""
+        """Return the lines that turn a block of scores into weights, up to a factor per row."""
         weights = self.chain.weights
         writer = _Writer(replace(self.chain.between, trailing=1), {self.chain.scores: "scores"}, self)
         logits = "" if weights.logits is None else writer.value(weights.logits, False)
@@ -248,7 +247,7 @@ class _Attention:
         return [*lines, "running_max = new_max"]
 
     def _values(self) -> list[str]:
-        """Return the lines that add a block of values."""
+        """Return the lines that add a block of weighted values."""
         heads = "batch // HEADS_PER_VALUE" if self.values.sharing else "batch"
         inside = self._inside(f"key[:, None] < {self.wide}", self._short(self.width, f"out[None, :] < {self.across}"))
         place = f"({heads} * {self.wide} + key[:, None]) * {self.across} + out[None, :]"
@@ -261,7 +260,7 @@ class _Attention:
         ]
 
     def _finish(self) -> list[str]:
-        """Return the lines behind the loop: division by the sum, and what is done to the sums."""
+        """Return the lines after the loop: division by the sum, and the epilogue."""
         weights = self.chain.weights
         lines: list[str] = []
         if weights.weights is not weights.terms:
@@ -285,12 +284,12 @@ class _Attention:
         return [*lines, *places, *behind.body()]
 
     def _inside(self, keys: str, others: str) -> str:
-        """Return how a load is kept inside its tensor; empty where blocks fit."""
+        """Return the mask that keeps a load inside its tensor; empty if blocks fit."""
         condition = _and(keys if self.ragged else "", others)
         return f", mask={condition}, other=0.0" if condition else ""
 
     def _short(self, size: int, condition: str) -> str:
-        """Return a condition where a size is smaller than its tile."""
+        """Return the condition if the size is smaller than its tile, else an empty text."""
         return condition if size < _LEAST or int(size) & (int(size) - 1) else ""
 
     def _widened(self, factor: Factor, half: bool) -> str:
@@ -307,7 +306,7 @@ def _tile(size: int) -> str:
 
 
 class _Writer(TileWriter):
-    """A tile in which some nodes are there already, and the names of rows and columns are the kernel's own."""
+    """Writer of a tile with some nodes already computed, and with the kernel's own names of rows and columns."""
 
     def __init__(self, kernel: Kernel, known: dict[Node, str], kernel_of: _Attention) -> None:
         super().__init__(kernel, kernel_of.names, kernel_of.constants)
@@ -315,7 +314,7 @@ class _Writer(TileWriter):
             self.names[id(node), False] = self.names[id(node), True] = name
 
     def text(self, node: Node) -> str:
-        """Return the text of a node's value, its operands' lines written before."""
+        """Return the text of a node's value, after writing its operands' lines."""
         return self._text(node, False)
 
     def _text(self, node: Node, aligned: bool) -> str:

@@ -1,4 +1,4 @@
-"""Which two products become one kernel of attention: their factors, the weights, and the keys that masks hide."""
+"""Attention chains, pairs of products that become one kernel: factors, weights, and the keys that masks hide."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ class Factor:
     """A factor of a product as a kernel reads it."""
 
     tensor: Node
-    """What lies in memory."""
+    """The tensor in memory."""
     transposed: bool = False
-    """Whether its last two axes are stored in the other order."""
+    """Whether its last two axes are stored swapped."""
     sharing: str = ""
-    """How many heads of queries share one of its heads, in Python; empty where each has its own."""
+    """Python text of the number of query heads that share one of its heads; empty if each has its own."""
     scale: str = ""
-    """The number that it is multiplied by; kernels multiply the product, so that factors stay as narrow as they are
-    stored. Empty for none."""
+    """Its scale, empty for none. Kernels scale the product instead, so that factors keep their narrow dtype."""
     skipped: tuple[Node, ...] = ()
-    """Calls and casts between the tensor and the product, whose work the kernel does itself."""
+    """Calls and casts between the tensor and the product, whose work the kernel does."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights that one pass over the keys can make: terms, and what they are divided by when all are added."""
+    """Weights that one pass over the keys can compute: terms, and the divisor applied after summation."""
 
     terms: Node
-    """What values are multiplied by as they come."""
+    """Factors of the values during the pass."""
     logits: Node | None
-    """Of a softmax, what goes into its maximum and its exponentials; None where there is no maximum."""
+    """Input of a softmax's maximum and exponentials; None without a maximum."""
     top: Node | None
     """The maximum of the logits."""
     total: Node | None
@@ -50,43 +49,43 @@ class Weights:
     weights: Node
     """The weights: a multiple of the terms in each row."""
     ceiling: Node | None = None
-    """The maximum of the logits and of one number more for each row, an attention sink; None where there is none."""
+    """The maximum of the logits and of each row's attention sink; None without a sink."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What becomes one kernel."""
+    """Two products and the operators between and after them, which become one kernel."""
 
     scores: Node
     """The first product."""
     between: Kernel
-    """From scores to weights."""
+    """Operators from scores to weights."""
     sums: Node
     """The second product."""
     behind: Kernel
-    """What is done to the sums."""
+    """The epilogue of the sums."""
     factors: tuple[Factor, Factor, Factor]
     """Queries, keys and values."""
     weights: Weights
-    """How weights are made in one pass."""
+    """The weights in one pass."""
     visible: Visible
-    """Which keys have a weight."""
+    """The keys that masks leave visible."""
 
     @property
     def read(self) -> tuple[Read, ...]:
-        """All that the kernel reads, in order; factors row after row."""
+        """All inputs of the kernel, in order; factors must be contiguous."""
         sides = [one for one in self.between.leaves if one is not self.scores]
         more = [one for one in self.behind.leaves if one is not self.sums and all(one is not side for side in sides)]
         return (*((one.tensor, False) for one in self.factors), *((one, True) for one in (*sides, *more)))
 
     @property
     def absorbed(self) -> list[Node | Kernel]:
-        """What the kernel does itself."""
+        """Nodes and kernels whose work the kernel does."""
         return [self.scores, self.between, self.sums, *(one for factor in self.factors for one in factor.skipped)]
 
 
 def chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[Chain]]:
-    """Return the chains, and the steps with a kernel behind each chain's sums, if only to store them."""
+    """Return the steps, with a kernel after each chain's sums, which may only store them, and the chains."""
     used = uses(reference.roots, steps)
     kernels = [step for step in steps if isinstance(step, Kernel)]
 
@@ -120,19 +119,19 @@ def chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], lis
 
 
 def absorbed(steps: Sequence[Step], found: Sequence[Chain]) -> set[int]:
-    """Return the `id`s of what kernels of chains do themselves; casts that nothing else needs are among it."""
+    """Return the `id`s of nodes and kernels that chains absorb, including casts with no other user."""
     own = {id(one) for chain in found for one in chain.absorbed}
     casts = [step for step in flat(steps) if isinstance(step, Kernel) and all(id(node) in own for node in step.outputs)]
     return own | {id(one) for one in casts if all(one is not chain.behind for chain in found)}
 
 
 def _plain(factor: Factor, node: Node) -> Factor:
-    """Return the factor as it is where a kernel would have to scale it: queries alone are."""
+    """Return the factor unscaled, with its scaled node as tensor: kernels scale only queries."""
     return Factor(node) if factor.scale else factor
 
 
 def _is_product(node: Node) -> bool:
-    """Whether it is a product of as many pairs of matrices as each factor has."""
+    """Return whether a node is a batched product in which each factor has the same batch."""
     return (
         (node.kind, len(node.operands)) == ("opaque", 2)
         and node.text in _PRODUCTS
@@ -141,7 +140,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _factor(node: Node, once: Callable[[Node], bool]) -> Factor:
-    """Follow a factor to what lies in memory, through calls and casts that only the product needs."""
+    """Return a factor's tensor in memory, before calls and casts that only the product needs."""
     skipped: list[Node] = []
     transposed, sharing, scale = False, "", ""
     while once(node):
@@ -175,10 +174,10 @@ def _transposes(node: Node) -> bool:
 
 
 def one_pass(between: Kernel, weights: Node) -> Weights | None:
-    """Return how one pass over the keys makes a kernel's weights; None where it takes several.
+    """Return a kernel's weights as one pass over the keys computes them; None if it takes several passes.
 
-    That goes for elements without reductions, for terms over their sum, and for exponentials of what exceeds the
-    maximum: those are multiplied by one number for each row when the maximum grows (online softmax).
+    One pass suffices without reductions, for terms over their sum, and for exponentials of logits minus their maximum:
+    they are multiplied by one number per row when the maximum grows (online softmax).
     """
     reductions = [node for node in between.members if node.kind == "reduce"]
     tops = [node for node in reductions if node.how == "max"]
@@ -210,7 +209,7 @@ def one_pass(between: Kernel, weights: Node) -> Weights | None:
 
 
 def _inside(node: Node, kernel: Kernel) -> list[Node]:
-    """Return what a kernel computes for a node."""
+    """Return the nodes that a kernel computes for a node."""
     leaves = {id(leaf) for leaf in kernel.leaves}
     found: list[Node] = []
     todo = [node]
@@ -223,7 +222,7 @@ def _inside(node: Node, kernel: Kernel) -> list[Node]:
 
 
 def _multiple(weights: Node, terms: Node) -> bool:
-    """Whether weights are the terms times what is the same in a whole row."""
+    """Return whether weights are the terms times factors that are constant along a row."""
     node = uncast(weights)
     if node is terms:
         return True

@@ -1,4 +1,4 @@
-"""Which keys masks leave to a query, as far as that follows from places: blocks that are hidden are not visited."""
+"""Keys that masks leave visible to a query, as far as places determine it: kernels skip hidden blocks."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from cudal1_data.kernelgen.ir import Node, walk
 
 LINEAR = re.compile(r"a(?: [*/] (?:b|[\d.]+|\([^()-]*(?:\([^()-]*\))?[^()-]*\)))?|[\d.]+ \* a")
-"""Expressions whose value is the first operand times something else, which is positive where it is a number."""
+"""Expressions that multiply or divide the first operand by something; a number there is positive."""
 _HIDDEN = "where(a, b, (-inf))"
 
 
 @dataclass(frozen=True)
 class Visible:
-    """The keys that masks leave to a query, as far as they follow from places: query - behind < key < query + ahead."""
+    """The keys that a query can see, as far as places determine it: query - behind < key < query + ahead."""
 
     ahead: int | None
-    """The least of all such bounds; None where there is none."""
+    """The smallest such bound, or None."""
     behind: int | None
-    """The least of all such bounds; None where there is none."""
+    """The smallest such bound, or None."""
     exact: bool
     """Whether nothing else can hide a key."""
 
     @property
     def first_key(self) -> bool:
-        """Whether each query sees the first key: then no running maximum is -inf behind the first block."""
+        """Whether each query sees the first key: then no running maximum is -inf after the first block."""
         return self.exact and self.behind is None and (self.ahead is None or self.ahead > 0)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A number that follows from where an element lies: query * times_query + key * times_key + constant."""
+    """A linear function of an element's places, with factors of query and key, possibly its absolute value."""
 
     query: float
     key: float
@@ -49,19 +49,18 @@ class _Place:
 
 
 _UNKNOWN = _Place(0, 0, 0)
-"""Stands for a condition that does not follow from places."""
+"""A condition that places do not determine."""
 _Known = _Place | tuple[_Place, ...] | None
-"""A number, or the numbers that are all positive where a condition holds; None where neither is known."""
+"""A number, or for a condition the numbers that are all positive if it holds; None if unknown."""
 
 
 def visible(logits: Node | None, weights: Node, others: Sequence[Node]) -> Visible:
-    """Return which keys masks leave to a query, as far as a kernel can tell from places alone.
+    """Return the keys that masks leave visible to a query, as far as places determine it.
 
     Args:
-        logits: What weights of 0 come from where it is -inf: what goes into a softmax or a sigmoid; None where that is
-            not known.
+        logits: Input of the softmax or sigmoid, whose weights are 0 where it is -inf; None if unknown.
         weights: The weights.
-        others: Tensors besides the scores that weights are made of.
+        others: Tensors besides the scores from which weights are computed.
     """
     ahead: list[int] = []
     behind: list[int] = []
@@ -86,12 +85,12 @@ def visible(logits: Node | None, weights: Node, others: Sequence[Node]) -> Visib
 
 
 def uncast(node: Node) -> Node:
-    """Return what a node is before it was cast."""
+    """Return a node without casts."""
     return uncast(node.operands[0]) if node.kind == "pointwise" and node.expression == "a" else node
 
 
 def below_sigmoid(terms: Node) -> Node | None:
-    """Return what goes into a sigmoid: its weights are 0 where that is -inf."""
+    """Return the input of a sigmoid, or None: its weights are 0 where the input is -inf."""
     node = uncast(terms)
     while node.kind == "pointwise" and LINEAR.fullmatch(node.expression) and len(node.operands) == 1:
         node = uncast(node.operands[0])
@@ -99,7 +98,7 @@ def below_sigmoid(terms: Node) -> Node | None:
 
 
 def _kept_infinite(node: Node) -> list[Node]:
-    """Return the masks that make a node -inf: behind them are only sums, positive multiples and other masks."""
+    """Return the masks that make a node -inf: only sums, positive multiples and other masks follow them."""
     node = uncast(node)
     below: list[Node] = []
     if node.kind == "pointwise":
@@ -113,7 +112,7 @@ def _kept_infinite(node: Node) -> list[Node]:
 
 
 def _known(node: Node) -> _Known:
-    """Return what is known of a number or a condition that places decide."""
+    """Return a number or condition as far as places determine it."""
     if node.kind == "count":
         if node.dims[-1] != 1:
             return _Place(0, 1, 0)
@@ -139,7 +138,7 @@ def _evaluated(tree: ast.expr, operands: Sequence[Node]) -> _Known:
             return _Place(one.query, one.key, one.constant, True) if isinstance(one, _Place) else None
         case ast.Call(func=ast.Name(id="less"), args=[left, right]):
             return _less(_evaluated(left, operands), _evaluated(right, operands))
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):  # of truth values: both hold
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):  # of conditions: both hold
             sides = [_evaluated(one, operands) for one in (left, right)]
             if not any(isinstance(one, tuple) for one in sides):
                 return None
@@ -152,7 +151,7 @@ def _less(small: _Known, large: _Known) -> _Known:
     if not isinstance(small, _Place):
         return None
     number = (small.query, small.key, small.absolute) == (0, 0, False)
-    if isinstance(large, tuple):  # truth values are 0 and 1
+    if isinstance(large, tuple):  # conditions are 0 or 1
         return large if number and 0 <= small.constant < 1 else None
     if large is None or large.absolute:
         return None

@@ -1,4 +1,4 @@
-"""Which matrix products kernels take over, with what follows them, and how they read their factors."""
+"""Matrix products that become kernels with their epilogues, and their factors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node, Reference
 
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
 MATMUL = "({0} @ {1})"
-"""How a reference's product is written in the graph."""
+"""Text of a reference's product in the graph."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product that becomes one kernel with what follows it."""
+    """A product that becomes one kernel with its epilogue."""
 
     kernel: Kernel
-    """What follows, if only to store the result."""
+    """The epilogue, which may only store the result."""
     node: Node
     """The product."""
 
@@ -52,7 +52,7 @@ class Product:
 
     @property
     def bias(self) -> Node | None:
-        """What is added to each row."""
+        """The bias added to each row, if any."""
         return self.node.operands[2] if len(self.node.operands) == 3 else None
 
     @property
@@ -68,26 +68,26 @@ class Product:
         return self.left.dtype in HALVES and self.left.dtype == self.right.dtype
 
     def check_places(self) -> None:
-        """Check that 32 bits hold every place in its tensors.
+        """Check that 32 bits can index its tensors.
 
         Raises:
-            UnsuitableError: They do not.
+            UnsuitableError: A tensor is too large.
         """
         self.kernel.check_places(*(one.dims for one in self.node.operands))
 
 
 @dataclass(frozen=True)
 class Products:
-    """All products of a reference that kernels take over."""
+    """All products of a reference that become kernels."""
 
     writer: Writer
-    """Writes the program around them."""
+    """Writer of the program around them."""
     by_kernel: dict[int, Product]
-    """By `id` of the kernel that follows."""
+    """Products by `id` of their epilogue's kernel."""
 
 
 def products(reference: Reference, steps: Sequence[Step]) -> Products:
-    """Return the products that kernels take over.
+    """Return the products that become kernels.
 
     Raises:
         UnsuitableError: There is none.
@@ -95,7 +95,7 @@ def products(reference: Reference, steps: Sequence[Step]) -> Products:
     steps, found = _pairs(reference, steps)
     pairs = {id(kernel): (kernel, product) for kernel, product in found}
     if not pairs:
-        raise UnsuitableError("no matrix product that a kernel takes over")
+        raise UnsuitableError("no matrix product can become a kernel")
     used = uses(reference.roots, steps)
     absorbed = {id(product) for _, product in found}
     skipped = [one for _, product in found for one in _skipped(product) if sum(one is other for other in used) == 1]
@@ -108,12 +108,12 @@ def products(reference: Reference, steps: Sequence[Step]) -> Products:
 
 
 def has_product(reference: Reference, steps: Sequence[Step]) -> bool:
-    """Whether there is a product that a kernel takes over."""
+    """Return whether a product becomes a kernel."""
     return bool(_pairs(reference, steps)[1])
 
 
 def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
-    """Return what each kernel reads: the product's factors in its place, which are read row after row."""
+    """Return each kernel's inputs, with the product replaced by its factors, which must be contiguous."""
     return {
         key: tuple(
             (one, leaf is not product)
@@ -125,7 +125,7 @@ def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]
 
 
 def _pairs(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[tuple[Kernel, Node]]]:
-    """Return kernels with the product that each takes over, and the steps with a kernel for each product alone."""
+    """Return the steps, with a new kernel for each product without epilogue, and the pairs of kernel and product."""
     used = uses(reference.roots, steps)
     found: list[tuple[Kernel, Node]] = []
     for step in flat(steps):
@@ -158,7 +158,7 @@ def _is_product(node: Node) -> bool:
 
 
 def factors(product: Node) -> tuple[Node, ...]:
-    """Return what a kernel reads: halves before they were widened, a transposed right factor as it is stored."""
+    """Return the stored factors: halves before they were widened, a transposed right factor before transposition."""
     left, right, *bias = product.operands
     if product.text in _MATMULS and right.text in ("{0}.T", "{0}.t()"):
         right = right.operands[0]
@@ -169,7 +169,7 @@ def factors(product: Node) -> tuple[Node, ...]:
 
 
 def _skipped(product: Node) -> list[Node]:
-    """Return the casts and transpositions between a product and what its kernel reads, the last first."""
+    """Return the casts and transpositions between a product and its stored factors, the last first."""
     found: list[Node] = []
     for one, factor in zip(product.operands, factors(product), strict=True):
         while one is not factor:
@@ -179,6 +179,6 @@ def _skipped(product: Node) -> list[Node]:
 
 
 def narrow(node: Node) -> Node:
-    """Return a factor in half precision before it was widened; another factor as it is."""
+    """Return a half-precision factor before it was widened; other factors unchanged."""
     widened = node.kind == "pointwise" and node.expression == "a" and node.operands[0].dtype in HALVES
     return node.operands[0] if widened and not node.operands[0].strides else node

@@ -1,4 +1,4 @@
-"""Names in kernels: values are called by what they are, sizes as the reference calls them."""
+"""Names in kernels: descriptive names for values, the reference's names for sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_LANGUAGES = (
     "operator namespace using public private near far half exp log sqrt max min abs sin cos tanh erf where"
 )
 _LOCALS = frozenset((*_OF_KERNELS.split(), *_OF_LANGUAGES.split()))
-"""What kernels call something themselves, and words of C++."""
+"""Names that kernels use themselves, and keywords of C++."""
 _CONSTANT = re.compile(
     r"(?<![\w.])(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?!\w)|\(1\.0 / [^()]*(?:\([^()]*\))?\)"
     r"|\(-\d[\d.e-]*\)|\([A-Z][\w ]* \*\* 0\.5\)"
@@ -53,7 +53,7 @@ _WORDS = {
 
 
 def stem(node: Node) -> str:
-    """Return a name for a value by what it is: an input, a row's maximum, a gate."""
+    """Return a descriptive name for a value: an input, a row's maximum, a gate."""
     match node.kind:
         case "input" | "parameter" | "opaque" | "loop":
             return _of_leaf(node)
@@ -109,7 +109,7 @@ def _of_pointwise(node: Node) -> str:
 
 
 def _shape(leaf: Node) -> str:
-    """Return a tensor's shape, and its strides where its elements do not lie row after row."""
+    """Return a tensor's shape, and its strides if it is not contiguous."""
     return tuple_text(leaf.dims) + (f" strides {tuple_text(leaf.strides)}" if leaf.strides else "")
 
 
@@ -122,17 +122,17 @@ class Names:
         self._pointers: dict[int, str] = {}
 
     def fresh(self, name: str) -> str:
-        """Return a name that is not taken yet."""
+        """Return an unused name."""
         found = self._free(name)
         self._taken.add(found)
         return found
 
     def open(self) -> None:
-        """Begin a loop: names of the loop before are free again."""
+        """Begin a loop: names of the previous loop are free again."""
         self._inside.clear()
 
     def local(self, name: str) -> str:
-        """Return a name that is not taken yet, for the inside of a loop."""
+        """Return an unused name for the inside of a loop."""
         found = self._free(name)
         self._inside.add(found)
         return found
@@ -145,9 +145,9 @@ class Names:
         return found
 
     def shapes(self, kernel: Kernel) -> str:
-        """Return the shapes of what a kernel reads and writes, for a comment before its parameters.
+        """Return the shapes of a kernel's inputs and outputs, for a comment before its parameters.
 
-        A model that writes the kernel from left to right then has the shapes at hand where it writes an index.
+        A language model then has the shapes in context when it writes an index.
         """
         read = ", ".join(f"{self.pointer(leaf)} {_shape(leaf)}" for leaf in kernel.leaves)
         outs = zip(self.outputs(len(kernel.outputs)), kernel.outputs, strict=True)
@@ -160,12 +160,12 @@ class Names:
         return self._pointers[id(node)]
 
     def outputs(self, count: int) -> list[str]:
-        """Return the names of the pointers that a kernel writes to."""
+        """Return the names of a kernel's output pointers."""
         return ["out_ptr"] if count == 1 else [f"out{place}_ptr" for place in range(count)]
 
 
 class Constants:
-    """The sizes that one kernel names, with what Python calls them."""
+    """The sizes that a kernel names, with their Python expressions."""
 
     def __init__(self, *kernels: Kernel) -> None:
         sizes = [size for kernel in kernels for one in (*kernel.leaves, *kernel.outputs) for size in one.dims]
@@ -178,7 +178,7 @@ class Constants:
         self.found: dict[str, str] = {}
 
     def name(self, name: str, size: int) -> str:
-        """Return how a kernel calls a size: as the reference does, or by this name where that has operators."""
+        """Return a size's text in a kernel: the reference's name, or `name` for an expression."""
         if not isinstance(size, Size) or size.kernel.isidentifier():
             return str(size)
         while name in self.table or self.found.get(name, size.host) != size.host:
@@ -187,12 +187,12 @@ class Constants:
         return name
 
     def within(self, text: str) -> dict[str, str]:
-        """Return all that a text names, those of the reference too."""
+        """Return all sizes that a text names, including the reference's."""
         return used(text, self.table) | {
             name: host for name, host in self.found.items() if re.search(rf"\b{name}\b", text)
         }
 
 
 def quotient_text(size: int, per: int) -> str:
-    """Return how many parts a size has, in Python."""
+    """Return the Python text of the number of parts of a size, rounded up."""
     return host_text(size) if per == 1 else f"triton.cdiv({host_text(size)}, {per})"

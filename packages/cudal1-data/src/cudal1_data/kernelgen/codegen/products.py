@@ -1,4 +1,4 @@
-"""Matrix products in Triton with everything that is done to their results in the same kernel."""
+"""Matrix products in Triton with fused epilogues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
 from cudal1_data.kernelgen.ir import Node, Reference
 
 Factors = Literal["ieee", "tf32x3"]
-"""Triton's names of how factors are multiplied."""
+"""Triton's names of multiplication precisions."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Tiles:
     block_n: int
     """Columns of a program's tile."""
     block_k: int
-    """Terms that are loaded at once."""
+    """Terms loaded at once."""
     warps: int
     """Warps of a program."""
     stages: int
-    """Stages of loads."""
+    """Pipeline stages of loads."""
     group: int = 1
-    """Rows of tiles that neighbouring programs share, so that the L2 cache holds what they read."""
+    """Rows of tiles shared by neighbouring programs, so that their data stays in the L2 cache."""
     precision: Factors = "ieee"
-    """How factors are multiplied: in float32, or on tensor cores as three products of TF32 parts, which lose little."""
+    """Multiplication of factors: in float32, or on tensor cores as three products of TF32 parts with little loss."""
 
 
 def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
-    """Write the program with a kernel for each product and what follows it; the rest stays PyTorch.
+    """Return the program with a kernel for each product and its epilogue; the rest stays PyTorch.
 
-    Factors in half precision go to tensor cores as they are: products of two halves are exact in float32.
+    Half-precision factors go to tensor cores unchanged: products of two halves are exact in float32.
 
     Raises:
         UnsuitableError: There is no product, or a tensor is too large.
@@ -104,7 +104,7 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
 
 
 class _ProductWriter(TileWriter):
-    """A tile in which one of the leaves is the accumulator."""
+    """Writer of a tile in which one leaf is the accumulator."""
 
     def __init__(self, kernel: Kernel, product: Node, known: Names, constants: Constants) -> None:
         super().__init__(kernel, known, constants)

@@ -1,4 +1,4 @@
-"""Whole programs: the reference's constructor, calls into PyTorch as they are, and kernels in between."""
+"""Whole programs: the reference's constructor, its calls into PyTorch, and kernels in between."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from cudal1_data.operators import device_text
 
 @dataclass(frozen=True)
 class Choice:
-    """The parameters of a template; a program uses those that its kernels have."""
+    """The parameters of a template; a program uses those of its kernels."""
 
     block: int = 1024
-    """Triton: elements of a program, where there are no rows."""
+    """Triton: elements of a program without rows."""
     warps: int = 4
     """Triton: warps of a program."""
     stages: int = 2
-    """Triton: stages of loads."""
+    """Triton: pipeline stages of loads."""
     rows: int = 1
     """Triton: rows of a program."""
     looped: int = 0
-    """Triton: with 1 a program goes over its rows in parts of `block` elements, also where they fit into a tile."""
+    """Triton: with 1, a program loops over its rows in parts of `block` elements, even if they fit into a tile."""
     threads: int = 256
     """CUDA: threads of a block, or of a row."""
     vector: int = 1
-    """CUDA: elements that a thread reads at once; with more than 1 a row stays in registers, if those suffice."""
+    """CUDA: elements that a thread reads at once; with more than 1, a row stays in registers if they suffice."""
     per_block: int = 1
-    """CUDA: rows of a block, each a warp."""
+    """CUDA: rows of a block, one per warp."""
     unroll: int = 1
-    """CUDA: steps of a row's loops that are unrolled."""
+    """CUDA: unrolled steps of a row's loops."""
     depth: int = 0
-    """Kernels that are written, counted from the last; 0 for all. The others stay PyTorch."""
+    """Number of kernels to write, counted from the last; 0 for all. The others stay PyTorch."""
 
 
 def torch_program(reference: Reference, steps: Sequence[Step]) -> str:
-    """Write every operator as a call into PyTorch of its own."""
+    """Return the program with every operator as a separate call into PyTorch."""
     return Writer(reference, steps).text("", lambda kernel, number: None)
 
 
 def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
-    """Write kernels in Triton.
+    """Return the program with kernels in Triton.
 
     Raises:
-        UnsuitableError: There is nothing for a kernel to do, or a tile would be too large.
+        UnsuitableError: There are too few kernels to write, or a tile would be too large.
     """
     chosen = _chosen(steps, choice)
     definitions: list[str] = []
@@ -77,23 +77,23 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
 
 
 Make = Callable[[Kernel | LoopStep, int], CudaKernel | None]
-"""Writes a kernel, or a loop in one; None where PyTorch computes it."""
+"""Returns a kernel, which may be a whole loop; None if PyTorch computes it."""
 
 
 def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
-    """Write kernels in CUDA C++ that NVRTC builds when they are first called.
+    """Return the program with kernels in CUDA C++ that NVRTC builds at their first call.
 
     Raises:
-        UnsuitableError: There is nothing for a kernel to do.
+        UnsuitableError: There are too few kernels to write.
     """
     return nvrtc_text(Writer(reference, steps), _making(steps, choice))
 
 
 def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
-    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
+    """Return the program with kernels in CUDA C++ that torch's extension loader builds at import.
 
     Raises:
-        UnsuitableError: There is nothing for a kernel to do.
+        UnsuitableError: There are too few kernels to write.
     """
     return inline_text(Writer(reference, steps), _making(steps, choice))
 
@@ -104,7 +104,7 @@ def _making(steps: Sequence[Step], choice: Choice) -> Make:
 
 
 def nvrtc_text(program: Writer, make: Make) -> str:
-    """Return a program whose kernels NVRTC builds when they are first called."""
+    """Return a program whose kernels NVRTC builds at their first call."""
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
@@ -127,7 +127,7 @@ def nvrtc_text(program: Writer, make: Make) -> str:
 
 
 def inline_text(program: Writer, make: Make) -> str:
-    """Return a program whose kernels torch's extension loader builds when it is imported."""
+    """Return a program whose kernels torch's extension loader builds at import."""
     kernels: list[CudaKernel] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
@@ -141,7 +141,7 @@ def inline_text(program: Writer, make: Make) -> str:
     launchers = [_launcher(one) for one in kernels]
     declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
     names = ", ".join(f'"run_{one.name}"' for one in kernels)
-    # One definition of each helper: every kernel stands in a namespace of its own.
+    # Each kernel has its own namespace, so that helpers are defined only once in each.
     source = 'r"""#include <torch/types.h>\n#include <c10/cuda/CUDAStream.h>\n'
     for one, text in zip(kernels, launchers, strict=True):
         source += f"namespace of_{one.name} {{\n"
@@ -192,7 +192,7 @@ _HELPERS = {
     return (size + part - 1) // part
 """,
 }
-"""What programs with CUDA C++ may call, by name: sizes for a kernel's text, and a grid's."""
+"""Helper functions of programs with CUDA C++, by name: for sizes in a kernel's text and for the grid."""
 
 
 def _constants(kernel: CudaKernel) -> str:
@@ -227,12 +227,12 @@ def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
 
 
 def vector_of(choice: Choice, size: int) -> int:
-    """Return how many elements a thread reads at once: what was chosen, or less where that does not divide a size."""
+    """Return the number of elements that a thread reads at once: the choice, or less if that does not divide a size."""
     return next(width for width in (8, 4, 2, 1) if width <= choice.vector and size % width == 0)
 
 
 def _chosen(steps: Sequence[Step], choice: Choice) -> set[int]:
-    """Return the `id`s of what is written as a kernel."""
+    """Return the `id`s of the kernels and loops to write as kernels."""
     found = units(steps)
     if not found or choice.depth > len(found):
         asked = max(choice.depth, 1)
@@ -241,35 +241,35 @@ def _chosen(steps: Sequence[Step], choice: Choice) -> set[int]:
 
 
 Read = tuple[Node, bool]
-"""A tensor that a kernel reads, and whether it goes by the tensor's strides where it has some."""
+"""A tensor that a kernel reads, and whether it uses the tensor's strides, if any."""
 Run = Callable[[Kernel | LoopStep, int], str | None]
-"""Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it. The
-number counts the kernels that are written, so that a model that writes from left to right begins with 0."""
+"""Returns the line that runs a kernel or a whole loop, with `{args}` for its tensors; None if PyTorch computes it. The
+number counts written kernels, so that a language model starts with 0."""
 
 
 @dataclass
 class Writer:
-    """Writes one program around its kernels."""
+    """Writer of one program around its kernels."""
 
     reference: Reference
     steps: Sequence[Step]
     names: dict[int, str] = field(default_factory=dict[int, str])
     lines: list[str] = field(default_factory=list[str])
     absorbed: set[int] = field(default_factory=set[int])
-    """`id`s of calls into PyTorch, and of kernels, whose work other kernels do themselves."""
+    """`id`s of calls into PyTorch, and of kernels, whose work other kernels do."""
     given: dict[int, tuple[Read, ...]] = field(default_factory=dict[int, tuple[Read, ...]])
-    """By `id` of a kernel what it reads, where that is not its leaves."""
+    """Inputs of a kernel by its `id`, if they differ from its leaves."""
     number: int = 0
-    """Kernels that were written so far."""
+    """Number of kernels written so far."""
     taken: set[str] = field(default_factory=set[str])
-    """Names that the reference has given, and this program so far."""
+    """Names used by the reference, and by this program so far."""
 
     def __post_init__(self) -> None:
         self.taken |= set(re.findall(r"[^\W\d]\w*", self.reference.head))
         self.taken |= {one.partition("_")[0] for one in self.reference.methods} | set(self.reference.methods)
 
     def text(self, head: str, run: Run) -> str:
-        """Return the program without definitions of its own."""
+        """Return the program without kernel definitions."""
         return self.whole(head, "", self.forward(run))
 
     def whole(self, head: str, definitions: str, body: list[str]) -> str:
@@ -311,7 +311,7 @@ class Writer:
                     self._torch(node)
 
     def _loop(self, step: LoopStep, run: Run) -> None:
-        """Write a loop: as one kernel, or step by step with what its body is made of."""
+        """Write a loop: as one kernel, or as a Python loop with its body's steps."""
         loop = step.loop
         name = self.names[id(step.node)] = self._fresh("loop")
         starts = step.node.operands[: len(loop.states)]
@@ -376,7 +376,7 @@ class Writer:
         return self.names.get(id(node), node.text)
 
     def _argument(self, node: Node, strided: bool = True) -> str:
-        """Return how a kernel is given a tensor."""
+        """Return the text of a kernel's tensor argument."""
         as_it_is = node.kind == "parameter" or (strided and node.strides)
         return self._name(node) + ("" if as_it_is else ".contiguous()")
 
@@ -391,7 +391,7 @@ class Writer:
         self.lines.append(line.replace("{args}", ", ".join(args)))
 
     def _torch(self, node: Node) -> str:
-        """Write a node's operators as lines of PyTorch; return its text."""
+        """Write a node's operators as lines of PyTorch; return the node's text."""
         if node.leaf or id(node) in self.names:
             name = self._name(node)
             return f"{name}.float()" if node.dtype in ("float16", "bfloat16") else name

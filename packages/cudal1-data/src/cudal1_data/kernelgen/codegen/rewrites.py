@@ -1,4 +1,4 @@
-"""Programs that keep the reference as it is, or nearly so, and let PyTorch run it another way."""
+"""Programs that keep the reference, or nearly so, and let PyTorch run it another way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from cudal1_data.kernelgen.errors import UnsuitableError
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
-"""What `torch.compile` may be asked for."""
+"""Modes of `torch.compile`."""
 
 CAPTURED = '''
 
@@ -42,18 +42,18 @@ class ModelNew(Model):
             self.captured_outputs = super().forward(*self.captured_inputs)
         self.captured = captured
 '''
-"""What follows a reference that is captured as a CUDA graph. The baseline `cuda-graph` is the same."""
+"""Text after a reference that is captured as a CUDA graph. The baseline `cuda-graph` is the same."""
 
 _WAITS = re.compile(
     r"\.(?:item|tolist|cpu|numpy|nonzero|masked_select|unique|argwhere)\b|\b(?:int|float|bool)\(torch\."
 )
-"""Calls whose result the host, or the size of a tensor, depends on."""
+"""Calls that wait for the GPU, because the host or the size of a tensor depends on values."""
 
 _NAMED = re.compile(r"def get_init_inputs\(\):\n    return \{")
-"""How arguments of the constructor are given by name."""
+"""`get_init_inputs` that gives the constructor's arguments by name."""
 
 _ALONG = re.compile(r"(?:torch|F)\.(?:cumsum|cumprod|softmax|softmin|log_softmax)")
-"""Calls that go along one dimension of a tensor, element by element."""
+"""Calls along one dimension of a tensor."""
 
 
 def plain_program(source: str) -> str:
@@ -67,7 +67,7 @@ def compiled_program(source: str, mode: str, *, dynamic: bool = False) -> str:
     Args:
         source: The reference.
         mode: One of `COMPILE_MODES`.
-        dynamic: Whether sizes are left open.
+        dynamic: Whether sizes are dynamic.
     """
     arguments = f"mode={mode!r}, dynamic={dynamic}"
     given = "*arguments, **named" if _NAMED.search(source) else "*arguments"
@@ -80,7 +80,7 @@ def compiled_program(source: str, mode: str, *, dynamic: bool = False) -> str:
 
 
 def channels_last_program(source: str) -> str:
-    """Return the reference with images and weights laid out channels last: convolutions then need no transposition."""
+    """Return the reference with images and weights in channels-last layout: convolutions need no transposition."""
     return (
         f"{source.rstrip()}\n\n\nclass ModelNew(Model):\n    laid_out = False\n\n"
         "    def forward(self, *inputs):\n        if not self.laid_out:\n"
@@ -94,10 +94,10 @@ def channels_last_program(source: str) -> str:
 
 
 def captured_program(source: str) -> str:
-    """Return the reference, captured as a CUDA graph: one launch replays all its kernels.
+    """Return the reference captured as a CUDA graph: one launch replays all its kernels.
 
     Raises:
-        UnsuitableError: It waits for the GPU's values, which a graph cannot.
+        UnsuitableError: It waits for values from the GPU, which a graph cannot.
     """
     if found := _WAITS.search(source):
         raise UnsuitableError(f"a graph cannot wait for {found[0]}")
@@ -110,7 +110,7 @@ def captured_program(source: str) -> str:
 
 
 def _known_without_values(node: ast.expr) -> bool:
-    """Whether a condition is of settings and shapes only; a number that `forward` is given may be a tensor's."""
+    """Return whether a condition depends only on settings and shapes; an argument of `forward` may be a tensor."""
     match node:
         case ast.Constant() | ast.Attribute(value=ast.Name(id="self")) | ast.Attribute(attr="shape" | "ndim" | "dtype"):
             return True
@@ -132,9 +132,9 @@ def transposed_program(source: str) -> str:
 
 
 def transposed(source: str) -> str:
-    """Return the reference with scans and softmax over columns done along the rows of a transposed copy.
+    """Return the reference with scans and softmax over columns replaced by ones over rows of a transposed copy.
 
-    PyTorch's kernels for a dimension that is not the last go through it with one thread for each column.
+    PyTorch's kernels over a dimension that is not the last use one thread per column.
 
     Raises:
         UnsuitableError: The reference has none.
@@ -150,12 +150,12 @@ def transposed(source: str) -> str:
         rows = f"{name}({atom}.transpose(-2, -1).contiguous(), dim=-1)"
         text = text.replace(whole, f"{rows}.transpose(-2, -1).contiguous()", 1)
     if text == source:
-        raise UnsuitableError("nothing goes over columns")
+        raise UnsuitableError("no scan or softmax is over columns")
     return text
 
 
 def _over_columns(source: str) -> ast.Call | None:
-    """Find the next call that `transposed` replaces."""
+    """Return the next call that `transposed` replaces, or None."""
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Call)

@@ -13,7 +13,7 @@ from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
 _MAX_TILE = 16384
-"""Elements of a tile of whole rows: above, registers run out, and a program goes over its rows in parts."""
+"""Maximum elements of a tile of whole rows: with more, registers run out, and a program loops over parts of rows."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
 
@@ -25,12 +25,12 @@ class TritonKernel:
     definition: str
     """The kernel itself."""
     call: str
-    """The line that runs it, `{args}` standing for its tensors."""
+    """The line that runs it, with `{args}` for its tensors."""
 
 
 TRITON_HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
-"""Imports of a program with kernels. The same for all: a model that writes from left to right cannot know at its first
-line which functions its kernels will need."""
+"""Imports of a program with kernels, the same for all: a language model that writes the first line cannot know which
+functions its kernels will need."""
 
 
 def whole_kernel(
@@ -43,16 +43,16 @@ def whole_kernel(
     tuned: Mapping[str, int],
     comment: str,
 ) -> TritonKernel:
-    """Return a kernel of its lines.
+    """Return a kernel made from its lines.
 
     Args:
         name: Its name.
         pointers: Names of its tensors.
         lines: Its body.
-        constants: Other parameters, which are known when it is compiled, with their values in Python.
-        programs: Number of programs, in Python.
+        constants: Compile-time parameters with their values in Python.
+        programs: Python text of the number of programs.
         tuned: Options of the launch.
-        comment: What it does; further lines begin with "# ".
+        comment: Its description; further lines begin with "# ".
     """
     parameters = [*pointers, *(f"{one}: tl.constexpr" for one in constants)]
     text = f"# {comment}\n@triton.jit\ndef {name}({', '.join(parameters)}):\n" + "".join(
@@ -65,19 +65,19 @@ def whole_kernel(
 def triton_kernel(
     kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int, looped: int = 0
 ) -> TritonKernel:
-    """Write a kernel.
+    """Return the text of a kernel.
 
     Args:
-        kernel: What it computes.
+        kernel: Its operators.
         name: Its name.
-        block: Elements of a program, or of the parts in which it goes over its rows.
+        block: Elements of a program, or of the parts of its rows.
         warps: Warps of a program.
-        stages: Stages of loads.
+        stages: Pipeline stages of loads.
         rows: Rows of a program.
-        looped: With 1 rows are gone over in parts, also those that fit into a tile.
+        looped: With 1, the program loops over parts of its rows, even if they fit into a tile.
 
     Raises:
-        UnsuitableError: Rows that do not fit into a tile are scanned and then reduced, parts are no smaller than the
+        UnsuitableError: Rows read in parts are scanned and then reduced, parts are too large or no smaller than the
             rows, or a tensor is too large.
     """
     kernel.check_places()
@@ -106,7 +106,7 @@ def triton_kernel(
 
 
 def _in_parts(outer: TileWriter) -> list[str]:
-    """Return the lines of a program that goes over its rows in parts."""
+    """Return the lines of a program that loops over parts of its rows."""
     kernel, known = outer.kernel, outer.known
     first = outer.begin()
     head, inner = [first[0], first[2]], first[3:]
@@ -150,7 +150,7 @@ def _parts(writer: TileWriter, lines: Sequence[str]) -> list[str]:
 
 
 def power_text(size: int) -> str:
-    """Return the least power of two, from 2, that is no smaller than a size, in Python."""
+    """Return the Python text of the smallest power of two that is at least 2 and the size."""
     return (
         f"triton.next_power_of_2({host_text(size)})"
         if isinstance(size, Size) and size > 1
@@ -159,17 +159,17 @@ def power_text(size: int) -> str:
 
 
 def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: int) -> TritonKernel:
-    """Write a kernel in which a program goes over all steps of a loop for a tile of elements.
+    """Return a kernel in which a program runs all steps of a loop for a tile of elements.
 
     Args:
         step: The loop.
         name: Its name.
         block: Elements of a program.
         warps: Warps of a program.
-        stages: Stages of loads.
+        stages: Pipeline stages of loads.
 
     Raises:
-        UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
+        UnsuitableError: An element of a step needs other elements of the previous step, or a tensor is too large.
     """
     if step.whole is None:
         raise UnsuitableError("elements of the loop's states need each other; PyTorch keeps the loop")
@@ -220,23 +220,23 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
 
 
 class TileWriter:
-    """Writes the values of a tile, line by line."""
+    """Writer of a tile's values, line by line."""
 
     def __init__(self, kernel: Kernel, known: Names | None = None, constants: Constants | None = None) -> None:
         self.kernel = kernel
         self.names: dict[tuple[int, bool], str] = {}
         self.lines: list[str] = []
         self.paces: dict[int, str] = {}
-        """By `id` of a leaf what is added to its places."""
+        """Addition to a leaf's offsets, by its `id`."""
         self.carries: list[str] | None = None
-        """Where rows are gone over in parts, the lines that begin what scans carry from part to part."""
+        """Lines that initialise the scans' carries, if rows are read in parts; else None."""
         self.known = known or Names()
         """Names of the whole kernel."""
         self.constants = constants or Constants(kernel)
         """Sizes of the whole kernel."""
 
     def begin(self) -> list[str]:
-        """Return the lines that say which elements a program has."""
+        """Return the lines that compute a program's offsets and mask."""
         if not self.kernel.trailing:
             size = self.constants.name("SIZE", self.kernel.size)
             return [
@@ -268,11 +268,11 @@ class TileWriter:
         self.lines.append(f"tl.store({out} + {where}, {value}, mask={'there' if by_row else 'mask'})")
 
     def value(self, node: Node, aligned: bool) -> str:
-        """Return the name of a node's value; its lines are written before."""
+        """Return the name of a node's value, after writing its lines."""
         key = (id(node), aligned)
         if key not in self.names:
             text = self._text(node, aligned)
-            if text.isidentifier():  # it has a name: a cast of what has one, or a scan that a line behind needs
+            if text.isidentifier():  # it has a name: a cast of a named value, or a scan in parts
                 self.names[key] = text
                 return text
             self.names[key] = self.known.fresh(stem(node))

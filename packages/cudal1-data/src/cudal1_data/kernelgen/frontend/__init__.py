@@ -1,1 +1,1 @@
-"""The frontend: from a reference's text to the graph of `ir.py`."""
+"""The frontend: parses a reference's text into the graph of `ir.py`."""

@@ -1,4 +1,4 @@
-"""Calls that stay PyTorch's own, with the shapes of what they return."""
+"""Results of calls: lowered to operators, or calls into PyTorch with known shapes."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _SAME = (
     "clamp",
 )
 _COUNTED = ("arange", "ones", "tril", "triu")
-"""Calls whose sizes `counts.py` reads as numbers."""
+"""Calls whose sizes `counts.py` parses as numbers."""
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}
-"""Other names of functions."""
+"""Aliases of functions."""
 _PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
 _PAIRS = ("cummax", "cummin", "sort", "topk")
 """Calls that return values and their indices."""
 
 
 def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Return what a call computes.
+    """Return the result of a call.
 
     Args:
         name: Last part of the function's name.
-        text: How the function is written; with a leading dot for a method of the first argument.
+        text: The function's text; with a leading dot for a method of the first argument.
         args: Arguments by position.
         named: Arguments by name.
 
     Raises:
-        UnsuitableError: The shape of its result is not known.
+        UnsuitableError: The shape of its result is unknown.
     """
     if name == "get_default_dtype":
         return Symbol("torch.get_default_dtype()", dtype="float32")
@@ -65,9 +65,9 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
-        return args[0]  # no gradients are asked for
+        return args[0]  # no gradients are computed
     if name == "tensor" and len(args) == 1 and not named and isinstance(args[0], int | float):
-        return args[0]  # a tensor of one number goes with others like the number
+        return args[0]  # a tensor of one number acts like the number
     if name == "log" and len(args) == 1 and isinstance(args[0], int | float):
         return math.log(args[0])
     name = _ALIASES.get(name, name)
@@ -77,7 +77,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return windows
     result = fused(name, args, named)
     if not isinstance(result, Unfused):
-        # What is a copy may be changed in place.
+        # A clone may be changed in place.
         return replace(result, text="clone") if name == "clone" and isinstance(result, Node) else result
     if name == "flatten" and _interleaves(args, named):
         pairs = args[0]
@@ -103,7 +103,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
 
 
 def _interleaves(args: Sequence[Value], named: Mapping[str, Value]) -> bool:
-    """Whether the last two axes become one, and the very last holds tensors that were stacked."""
+    """Return whether a call flattens the last two axes, and the last one comes from `torch.stack`."""
     stacked = args[0]
     given = (args[1] if len(args) == 2 else named.get("start_dim")) if len(args) + len(named) == 2 else None
     return (
@@ -157,7 +157,7 @@ def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mappi
 
 
 def _tensors(values: Sequence[Value]) -> list[Node]:
-    """Return all tensors among values, those in lists too."""
+    """Return all tensors among values, including those in lists."""
     found: list[Node] = []
     for one in values:
         if isinstance(one, tuple):
@@ -198,7 +198,7 @@ def _made(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
 
 
 def _of_two(name: str, x: Node, rest: Sequence[Value]) -> Dims | None:
-    """Return the shape of a call on two tensors; None for other calls."""
+    """Return the result's shape of a call on two tensors; None for other calls."""
     match name:
         case "linear":
             assert isinstance(rest[0], Node)
@@ -277,11 +277,11 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
             return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
         case _:
-            raise UnsuitableError(f"the shape of what {name} returns is not known")
+            raise UnsuitableError(f"the shape of the result of {name} is unknown")
 
 
 def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    """Return the shape of concatenated or stacked tensors of one shape."""
+    """Return the shape of stacked tensors of one shape."""
     given = next(iter(args), None)
     parts = given if isinstance(given, tuple) else ()
     if not parts or not all(isinstance(one, Node) for one in parts):
@@ -305,7 +305,7 @@ def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
 
 
 def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    """Return the shape of an einsum whose letters are all written out."""
+    """Return the result's shape of an einsum without `...`."""
     equation, tensors = args[0], [one for one in args[1:] if isinstance(one, Node)]
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         raise UnsuitableError(f"the equation {equation!r} of einsum is not read; write letters and '->'")
@@ -319,7 +319,7 @@ def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
 
 
 def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    """Return the shape of tensors that are put behind each other."""
+    """Return the shape of concatenated tensors."""
     parts = [one for one in args[0] if isinstance(one, Node)] if isinstance(args[0], tuple) else []
     if not parts or not isinstance(args[0], tuple) or len(parts) != len(args[0]):
         raise UnsuitableError("cat has no list of tensors")
@@ -327,7 +327,7 @@ def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     first = parts[0].dims
     rest = {(*one.dims[:place], *one.dims[place + 1 :]) for one in parts}
     if len(rest) != 1:
-        raise UnsuitableError(f"cat has tensors whose shapes differ beside axis {place}")
+        raise UnsuitableError(f"cat has tensors whose shapes differ in other axes than {place}")
     return (*first[:place], sum(one.dims[place] for one in parts), *first[place + 1 :])
 
 
@@ -341,7 +341,7 @@ _SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
 
 
 def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
-    """Return the shape after windows were pooled."""
+    """Return the shape after pooling."""
     rank = len(x.dims) - 2
     given = rest[1:] if name.startswith("lp_") else rest
     most = 2 if name.startswith("lp_") else 3
@@ -351,7 +351,7 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
 
 
 def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
-    """Return averages or maxima of windows as kernels compute them; None where PyTorch does."""
+    """Return averages or maxima of windows in kernels; None if PyTorch computes them."""
     if re.fullmatch(r"(?:avg|max)_pool[123]d", name) is None or not isinstance(args[0], Node):
         return None
     x, rest = args[0], tuple(args[1:])
@@ -362,12 +362,12 @@ def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> No
 
 
 def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool) -> Node | None:
-    """Return windows of a batch of maps as kernels compute them; None where PyTorch does.
+    """Return windows of a batch of maps in kernels; None if PyTorch computes them.
 
     Args:
         x: The maps.
         dims: The shape of the result.
-        given: `kernel_size`, and where they were given `stride`, `padding` and `dilation`.
+        given: `kernel_size`, and optionally `stride`, `padding` and `dilation`.
         average: Whether elements are averaged; otherwise their maximum is taken.
     """
     window, stride, padding, dilation = shapes.window_settings(len(x.dims) - 2, given)
@@ -377,10 +377,10 @@ def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool
 
 
 def pooled_to(x: Node, size: Value, text: str) -> Value:
-    """Return the averages of windows, so many that `size` remain; with one window for each map a mean of rows.
+    """Return an adaptive average pool to `size`; with one window per map, a mean of rows.
 
     Raises:
-        UnsuitableError: The sizes are not known.
+        UnsuitableError: The sizes are unknown.
     """
     rank = len(x.dims) - 2
     sizes = (shapes.ints(size) * rank)[:rank] if isinstance(size, int) else shapes.ints(size)

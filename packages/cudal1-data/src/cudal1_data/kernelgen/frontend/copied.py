@@ -1,4 +1,4 @@
-"""What is copied from a reference into a program: imports, constants and the constructor, by names that are there."""
+"""Parts copied from a reference into a program: imports, constants and the constructor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from cudal1_data.kernelgen.errors import UnsuitableError
 
 _WRITERS = re.compile(r"torch|nn|F|math|tl|triton|libdevice|functools|load_inline|built|extension|CUDA|ModelNew")
-"""Names that programs, or those who read references, give to something themselves."""
+"""Names that generated programs or the reader use themselves."""
 _NUMBERED = re.compile(r"(SOURCE|fused|product|step_)\d+")
 
 
@@ -17,13 +17,13 @@ def head(tree: ast.Module) -> str:
     """Return a reference's imports and constants.
 
     Raises:
-        UnsuitableError: They do not stand on their own, or take names that programs use for something else.
+        UnsuitableError: They need other definitions, or use names that programs use themselves.
     """
     kept = _kept(tree)
     for one in kept:
         if isinstance(one, ast.ImportFrom) and one.module == "__future__":
             raise UnsuitableError(
-                "the reference imports from __future__, which a program cannot repeat behind its own lines"
+                "the reference imports from __future__, which a program cannot repeat after its own lines"
             )
         if isinstance(one, ast.Assign):
             refuse_taken(_bound(one))
@@ -34,7 +34,7 @@ def head(tree: ast.Module) -> str:
 
 
 def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
-    """Return the text of `__init__` for a class that is not called `Model`; nothing where the model has none.
+    """Return the text of `__init__` for a class not named `Model`; empty if the model has none.
 
     Args:
         tree: The reference.
@@ -42,7 +42,7 @@ def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
         model: The class.
 
     Raises:
-        UnsuitableError: It needs the class by name, or something else of the reference that is not copied.
+        UnsuitableError: It needs parts of the reference that are not copied.
     """
     found = [one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
     if not found:
@@ -64,10 +64,10 @@ def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
 
 
 def refuse_taken(names: set[str]) -> None:
-    """Raise an error where a reference uses a name that programs give to something else.
+    """Reject names that programs use themselves.
 
     Raises:
-        UnsuitableError: It does.
+        UnsuitableError: The reference uses such a name.
     """
     for name in names:
         if _WRITERS.fullmatch(name) or _NUMBERED.fullmatch(name):
@@ -75,7 +75,7 @@ def refuse_taken(names: set[str]) -> None:
 
 
 class _Nameless(ast.NodeTransformer):
-    """Turns `super(Model, self)` into `super()`."""
+    """Transformer of `super(Model, self)` to `super()`."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -93,7 +93,7 @@ def _known(tree: ast.Module) -> set[str]:
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """Return the names that a statement gives to something."""
+    """Return the names that a statement binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {one.asname or one.name.partition(".")[0] for one in node.names}
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}

@@ -1,7 +1,7 @@
-"""Tensors that only tell where an element lies: a kernel knows that by itself, and needs none of them in memory.
+"""Tensors that depend only on places, which a kernel computes instead of loading.
 
-A causal mask, a window around the diagonal and a distance between two places are made of `arange` or of a triangle of
-ones. Their counterparts here are pointwise operators over places, in float32, which holds whole numbers up to 2**24.
+A causal mask, a window around the diagonal and a distance between two places come from `arange` or a triangle of ones.
+They are replaced by pointwise operators over places, in float32, which is exact for integers up to 2**24.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cudal1_data.kernelgen.frontend.values import Value, pointwise
 from cudal1_data.kernelgen.ir import Dims, Node, walk
 
 _MOST = 2**20
-"""Largest number that is taken over: what a few sums of such numbers come to is exact."""
+"""Maximum number that is replaced, so that a few sums of such numbers are exact."""
 _RANGE = re.compile(r"torch\.arange\((?:(\d+), )?(\d+), device=\{0\}\.device\)")
 _BOOL = r"(?:, dtype=torch\.bool)?"
 _ONES = re.compile(rf"torch\.ones\(\(?\d+, \d+\)?{_BOOL}, device=\{{0\}}\.device{_BOOL}\)")
 _VIEW = re.compile(r"\{0\}\[(?:None|:)(?:, (?:None|:))*\]")
 _BEHIND = re.compile(r"\{0\}\[[^:,\[\]]+:\]")
-"""The last of a tensor's elements."""
+"""The last elements of a tensor."""
 _SIDES = re.compile(r"\((\{\d\}|\d+) ([-+<>]=?) (\{\d\}|\d+)\)")
 _SCALED = re.compile(r"\((?:(-?\d+) \* \{0\}|\{0\} (?:\* (-?\d+)|/ (\d+)))\)")
-"""Places times a number, or over one."""
+"""Places multiplied or divided by a number."""
 _POWER = re.compile(r"torch\.pow\((\d+(?:\.\d+)?), \{0\}\)")
-"""A number to the power of something: the slopes of ALiBi."""
+"""A number to the power of a tensor, as in the slopes of ALiBi."""
 _ABSOLUTE = ("{0}.abs()", "torch.abs({0})")
 _TRIANGLE = re.compile(r"(?:\{0\}\.|torch\.)(tril|triu)\((?:\{0\})?(?:, )?(?:diagonal=)?(-?\d+)?\)")
 _EXPRESSIONS = {
@@ -40,11 +40,11 @@ _EXPRESSIONS = {
 
 
 def as_places(value: Value, *, whole: bool = False) -> Value:
-    """Return what a kernel computes in place of a call into PyTorch; the value itself where there is no such thing.
+    """Return a pointwise replacement of a PyTorch call, or the value itself if there is none.
 
     Args:
-        value: Truth values or ones that only tell of places, or anything else.
-        whole: Also for whole numbers: the counterpart holds them in float32.
+        value: Any value; a mask or other tensor that depends only on places is replaced.
+        whole: Whether to replace integers, too; they become float32.
     """
     dtypes = ("bool", "float32", "int64") if whole else ("bool", "float32")
     if not isinstance(value, Node) or value.kind != "opaque" or value.dtype not in dtypes:
@@ -92,7 +92,7 @@ def _twin(node: Node) -> Node | None:
 
 
 def _viewed(node: Node, index: Sequence[str], rank: int) -> Node | None:
-    """Return what operators over places make of `[:, None]`; None where an axis with places has one only."""
+    """Return operators over places after an index such as `[:, None]`; None if an axis of places has length one."""
     if any(one.kind == "count" and one.size == 1 for one in walk(node)):
         return None
 
@@ -110,12 +110,12 @@ def recounted(count: Node, dims: Dims) -> Node:
 
 
 def triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
-    """Return truth values for one side of a diagonal of matrices; None where they are too large.
+    """Return a mask of one side of a diagonal of matrices; None if they are too large.
 
     Args:
-        node: The matrices: its last two axes.
-        lower: Whether the side is the one below.
-        diagonal: How far above the main diagonal; the places on it are true.
+        node: The matrices, in its last two axes.
+        lower: Whether the side is below the diagonal.
+        diagonal: Offset above the main diagonal; places on the diagonal are true.
     """
     rows, cols = node.dims[-2:]
     row, col = _count((rows, 1), node), _count((cols,), node)
@@ -134,7 +134,7 @@ def _side(text: str, operands: tuple[Node, ...]) -> Node | int | None:
 
 
 def _count(dims: Dims, made_by: Node) -> Node | None:
-    """Return the places along the one axis that is not 1; None where there is another number of them, or no input."""
+    """Return the places along the only axis longer than 1; None if there is no input or not one such axis."""
     place = next((one for one in walk(made_by) if one.kind == "input" and one.text), None)
     if place is None or sum(size != 1 for size in dims) != 1:
         return None

@@ -1,4 +1,4 @@
-"""How PyTorch stores what it computes from tensors of several dtypes, and numbers."""
+"""PyTorch's type promotion for tensors and numbers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _ALIASES = {"float": "float32", "half": "float16", "long": "int64"}
 
 
 def named(name: str) -> str:
-    """Return the one name of a dtype that has several: `torch.half` is `torch.float16`."""
+    """Return the canonical name of a dtype: `torch.half` is `torch.float16`."""
     return _ALIASES.get(name, name)
 
 
 def asked(value: Value) -> str:
-    """Return the dtype that a program asks for.
+    """Return the dtype that a program requests.
 
     Raises:
-        UnsuitableError: It is none of those that are known.
+        UnsuitableError: The dtype is not supported.
     """
     if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
         asked = value.text if isinstance(value, Symbol) else repr(value)
-        raise UnsuitableError(f"the dtype {asked} is none of {', '.join(_KNOWN)}")
+        raise UnsuitableError(f"the dtype {asked} is not supported; use one of {', '.join(_KNOWN)}")
     return value.dtype
 
 
 def of_layer(value: Value) -> str:
-    """Return the dtype of a layer's parameters, given its argument `dtype`; empty where they are no floats."""
+    """Return the dtype of a layer's parameters from its argument `dtype`; empty if it is not supported."""
     if value is None:
         return "float32"
     return value.dtype if isinstance(value, Symbol) and value.dtype in _FLOATS else ""
@@ -41,17 +41,17 @@ def promoted(*operands: Value) -> str:
     """Return the dtype of a sum, a product or a choice of tensors and numbers.
 
     Raises:
-        UnsuitableError: It is not known.
+        UnsuitableError: The dtype is unknown.
     """
     tensors = [one for one in operands if isinstance(one, Node)]
     numbers = [one for one in operands if not isinstance(one, Node)]
     kinds = {one.dtype for one in tensors}
     if not all(isinstance(one, int | float) for one in numbers) or not kinds <= set(_KNOWN):
-        raise UnsuitableError(
-            "an operand has a dtype that is not known; templates read tensors of known dtypes, and numbers"
-        )
+        raise UnsuitableError("an operand has an unknown dtype; templates read numbers and tensors of known dtypes")
     if len(kinds) > 1 and len({one.dims == () for one in tensors}) > 1:
-        raise UnsuitableError("a tensor without axes meets one of another dtype; templates read one dtype there")
+        raise UnsuitableError(
+            "a tensor without axes is combined with one of another dtype; templates read one dtype there"
+        )
     floats = kinds.intersection(_FLOATS)
     if floats:
         return floats.pop() if len(floats) == 1 else "float32"
@@ -65,19 +65,19 @@ def divided(*operands: Value) -> str:
     """Return the dtype of a quotient.
 
     Raises:
-        UnsuitableError: It is not known.
+        UnsuitableError: The dtype is unknown.
     """
     kind = promoted(*operands)
     return kind if kind in _FLOATS else "float32"
 
 
 def common(tensors: Iterable[Node]) -> str:
-    """Return the dtype of tensors that PyTorch takes in one dtype only.
+    """Return the common dtype of tensors, float32 for none.
 
     Raises:
-        UnsuitableError: They have several.
+        UnsuitableError: Their dtypes differ.
     """
     kinds = {one.dtype for one in tensors} or {"float32"}
     if len(kinds) > 1:
-        raise UnsuitableError(f"tensors of dtypes {sorted(kinds)} meet; templates read one dtype there")
+        raise UnsuitableError(f"tensors of dtypes {sorted(kinds)} are combined; templates read one dtype there")
     return kinds.pop()

@@ -1,4 +1,4 @@
-"""Layers of a model: those that kernels compute are lowered to operators, the others stay calls with known shapes."""
+"""Layers of a model: supported ones are lowered to operators, others stay calls with known shapes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Softmin": ("softmin", ("dim",)),
     "LogSoftmax": ("log_softmax", ("dim",)),
 }
-"""By class the function in `torch.nn.functional` and the names of the layer's settings, in their order."""
+"""Function in `torch.nn.functional` and names of the layer's settings in order, by class."""
 
 
 def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Value:
-    """Return what a layer of the model computes.
+    """Return the result of a layer.
 
     Args:
         module: The layer.
-        args: What it is called with.
+        args: Its arguments.
         leaves: Parameters by text; new ones are added.
 
     Raises:
-        UnsuitableError: The layer is none of those that are known.
+        UnsuitableError: The layer is not supported.
     """
     if module.kind == "TripletMarginLoss":
         return _triplet(module, args)
@@ -74,7 +74,7 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
         raise UnsuitableError(f"{module.name} is stored in {stored}, and is called with {x.dtype}")
     dims = shapes.layer_dims(module, x.dims)
     if module.kind in _NORMS:
-        # Norms compute in float32, and round what they return.
+        # Norms compute in float32 and round their result.
         wide = pointwise("a", x, dtype="float32") if x.dtype in HALVES else x
         result = _NORMS[module.kind](module, wide, leaves)
         return pointwise("a", result, dtype=x.dtype) if x.dtype in HALVES else result
@@ -99,7 +99,7 @@ def _setting(module: Layer, place: int, name: str, default: bool) -> bool:
 
 
 def _plain_instances(module: Layer, x: Node) -> bool:
-    """Whether a norm of instances has no weights and no running averages, and is given a batch."""
+    """Return whether an instance norm has no weights and no running statistics, and takes a batch."""
     learnt = _setting(module, 3, "affine", False) or _setting(module, 4, "track_running_stats", False)
     return not learnt and len(x.dims) == int(module.kind[-2]) + 2
 
@@ -125,7 +125,7 @@ def _rms_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
 
 
 def _group_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
-    """Rows are a sample's groups: channels and places of each are the trailing axes of a view."""
+    """Return a group norm: rows are a sample's groups, whose channels and places are the trailing axes of a view."""
     (groups,), channels = shapes.ints(module.argument(0, "num_groups")), x.dims[1]
     inner = math.prod(x.dims[2:])
     viewed = (x.dims[0], groups, channels // groups, inner)
@@ -168,7 +168,7 @@ def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
 
 
 def _triplet(module: Layer, args: Sequence[Value]) -> Value:
-    """`nn.TripletMarginLoss` with its defaults: the mean of max(|a - p| - |a - n| + margin, 0)."""
+    """Return `nn.TripletMarginLoss` with its defaults: the mean of max(|a - p| - |a - n| + margin, 0)."""
     margin, eps = module.argument(0, "margin", 1.0), module.kwargs.get("eps", 1e-6)
     if len(module.args) > 1 or set(module.kwargs) - {"margin", "eps"} or len(args) != 3:
         raise UnsuitableError(f"{module.name} is read with margin and eps, and three tensors, only")

@@ -1,6 +1,6 @@
-"""Tensors seen in another layout: axes in another order, or a long axis as two.
+"""Tensors in another layout: axes reordered, or a long axis split in two.
 
-Only leaves change, and kernels read those in place.
+Only leaves change; kernels read them in place.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from cudal1_data.kernelgen.ir import Dims, Node, contiguous, walk
 from cudal1_data.kernelgen.sizes import host_text
 
 _LAYOUT = re.compile(r"\{0\}\.(reshape|contiguous|permute|unsqueeze)\(")
-"""Calls that compute nothing, so that two of them on one tensor are one."""
+"""Calls that compute nothing, so that equal ones on one tensor can be merged."""
 
 
 def moved(node: Node, order: tuple[int, ...]) -> Node:
-    """Return a tensor with its axes in another order; operators between it and its leaves are written anew.
+    """Return a tensor with its axes reordered; operators between it and its leaves are rewritten.
 
     Args:
         node: The tensor.
-        order: Of each new axis which old one it is.
+        order: The old axis of each new axis.
     """
 
     def leaf(one: Node) -> Node:
@@ -43,7 +43,7 @@ def moved(node: Node, order: tuple[int, ...]) -> Node:
 
 
 def split(node: Node, parts: int) -> Node:
-    """Return a tensor whose last axis is seen as `parts` parts; operators above its leaves are written anew."""
+    """Return a tensor with its last axis split into `parts` parts; operators above its leaves are rewritten."""
 
     def changed(dims: Dims) -> Dims:
         if not dims:
@@ -54,19 +54,19 @@ def split(node: Node, parts: int) -> Node:
 
 
 def reshaped(node: Node, dims: Dims) -> Node:
-    """Return the tensor with another shape; itself where it has that."""
+    """Return the tensor with another shape; unchanged if it has that shape."""
     if dims == node.dims:
         return node
     return Node("opaque", dims, text=f"{{0}}.reshape({_listed(dims) or '()'})", operands=(node,), dtype=node.dtype)
 
 
 def rewritten(node: Node, leaf: Callable[[Node], Node], changed: Callable[[Dims], Dims]) -> Node:
-    """Return a tensor with its pointwise operators written anew.
+    """Return a tensor with its pointwise operators rewritten.
 
     Args:
         node: The tensor.
-        leaf: What becomes of the tensors that these operators begin with.
-        changed: What becomes of a shape.
+        leaf: Replacement of the operators' leaves.
+        changed: Replacement of shapes.
     """
     known: dict[int, Node] = {}
     for one in walk(node):
@@ -79,7 +79,7 @@ def rewritten(node: Node, leaf: Callable[[Node], Node], changed: Callable[[Dims]
 
 
 def merged(roots: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the graph with one node for operators that compute the same; one with loops as it is."""
+    """Return the graph with equal operators merged; a graph with loops is unchanged."""
     order = walk(*roots)
     if any(one.kind == "loop" for one in order):
         return roots

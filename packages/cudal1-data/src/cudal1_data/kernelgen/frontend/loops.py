@@ -1,4 +1,4 @@
-"""Loops over time in a reference: the body is followed once, with leaves that stand for what the step before left."""
+"""Loops over time in a reference: the body is read once, with leaves for the previous step's states."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cudal1_data.kernelgen.frontend.values import Listed, Symbol, Value, opaque,
 from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
 
 _MAX_COPIES = 16
-"""Steps of a loop that is written out where its body cannot be followed once for all."""
+"""Maximum number of steps of an unrolled loop."""
 
 
 @dataclass
 class Body:
-    """A loop's body while it is followed."""
+    """A loop's body while it is read."""
 
     index: str
-    """How the body writes the number of the step."""
+    """Name of the step's number in the body."""
     outside: dict[int, tuple[Node, Node]] = field(default_factory=dict[int, tuple[Node, Node]])
-    """By `id` of a tensor outside the loop the leaf that stands for it, and the tensor."""
+    """Leaf of each tensor from outside the loop, and the tensor, by its `id`."""
 
     def leaf_of(self, value: Value) -> Value:
-        """Return what stands in the body for a value from outside."""
+        """Return the body's counterpart of a value from outside."""
         if isinstance(value, tuple):
             return tuple(self.leaf_of(one) for one in value)
         if isinstance(value, Listed):
-            return None  # a list is not used inside another loop
+            return None  # lists are not supported inside another loop
         if isinstance(value, Symbol) and value.of is not None:
             return replace(value, of=self._leaf(value.of))
         return self._leaf(value) if isinstance(value, Node) else value
@@ -40,30 +40,30 @@ class Body:
         return self.outside.setdefault(id(value), (leaf, value))[0]
 
     def is_outside(self, node: Node) -> bool:
-        """Whether a node is a leaf for a tensor from outside."""
+        """Return whether a node is the leaf of a tensor from outside."""
         return any(node is leaf for leaf, _ in self.outside.values())
 
 
 class Follows(Protocol):
-    """What follows expressions and statements of a reference."""
+    """The part of the reader that loops need."""
 
     body: Body | None
     loops: int
 
     def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
-        """Follow an expression."""
+        """Return the value of an expression."""
         ...
 
     def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
-        """Follow a statement."""
+        """Evaluate a statement."""
         ...
 
 
 def follow(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> None:
-    """Follow a loop: as a loop where each step does the same, written out where it has few steps.
+    """Read a loop: as a loop if all steps do the same, else unrolled if it has few steps.
 
     Raises:
-        UnsuitableError: The loop goes over something else than a range, or a step cannot be followed.
+        UnsuitableError: The loop is not over a range, or a step is not supported.
     """
     steps = _range(reader, statement, scope)
     try:
@@ -92,7 +92,7 @@ def _range(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> rang
 
 
 def _once(reader: Follows, statement: ast.For, scope: dict[str, Value], steps: range) -> dict[str, Value]:
-    """Follow a body for all steps; return the scope behind the loop."""
+    """Read a body once for all steps; return the scope after the loop."""
     target, lists, assigned = ast.unparse(statement.target), _appended(statement), _assigned(statement)
     if any(scope[name] != () for name in lists) or target in assigned:
         raise UnsuitableError("a list has elements before the loop that fills it; templates read empty ones")
@@ -154,7 +154,7 @@ def _appended(statement: ast.For) -> list[str]:
 
 
 def part(value: Node, index: Sequence[Value], body: Body | None) -> Node:
-    """Return a step's part of a tensor, `x[:, step]`; one that kernels read in place where it is simple enough."""
+    """Return a step's part of a tensor, `x[:, step]`; kernels read simple ones in place."""
     dims = shapes.indexed(value.dims, tuple(index))
     operands = [value]
     inner = ", ".join(written(one, operands) for one in index)
@@ -175,10 +175,10 @@ def part(value: Node, index: Sequence[Value], body: Body | None) -> Node:
 
 
 def joined(text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
-    """Return the tensor that a loop's list is put together to, by `torch.stack` or `torch.cat`.
+    """Return the tensor that `torch.stack` or `torch.cat` makes of a loop's list.
 
     Raises:
-        UnsuitableError: Something else is done to the list.
+        UnsuitableError: The call is another.
     """
     listed = args[0]
     assert isinstance(listed, Listed)

@@ -1,4 +1,4 @@
-"""From a call in a reference to a node of its graph: pointwise operators, reductions of rows, scans."""
+"""Lowering of a reference's calls to nodes: pointwise operators, reductions of rows, scans."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Named = Mapping[str, Value]
 
 
 _FEW_ROWS = 32
-"""Rows that do not occupy a GPU: where they are long, their parts are reduced first."""
+"""Maximum number of rows that do not occupy a GPU; long ones are first reduced in parts."""
 _LONG_ROW = 2**16
-"""Elements of a row that is reduced in parts where there are few."""
+"""Minimum number of elements of a row to reduce it in parts."""
 
 
 class Unfused:
-    """Says of a call that no kernel computes it; None would be a value."""
+    """Marker of a call that no kernel computes; None would be a value."""
 
 
 def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
-    """Return the node of a call that kernels can compute, or Unfused where they cannot.
+    """Return the node of a call that kernels can compute, else Unfused.
 
     Args:
         name: Last part of the function's name.
@@ -49,7 +49,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     if kinds == {"bool"} and name in ("tril", "triu"):
         return Unfused()
     if kinds == {"bool"} and (name in UNARY or name in BINARY or name in _POINTWISE or name in _ROWS):
-        raise UnsuitableError(f"{name} has truth values; templates read numbers there")
+        raise UnsuitableError(f"{name} has boolean operands; templates read numbers there")
     if name in UNARY and len(args) == 1 and not named:
         return pointwise(UNARY[name], first)
     if name in BINARY and len(args) == 2 and not named:
@@ -74,7 +74,7 @@ def _whole(values: Arguments) -> bool:
 
 
 def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
-    """Raise an error where a call has more than `most` arguments by position, or others by name."""
+    """Raise an error if a call has more than `most` positional arguments or other named ones."""
     if len(args) > most or set(named) - set(names):
         raise UnsuitableError(
             f"{len(args)} arguments and {sorted(named)} by name are given; templates read {most} and {names}"
@@ -82,7 +82,7 @@ def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
 
 
 def _masked_fill(args: Arguments, named: Named) -> Value | Unfused:
-    """`x.masked_fill(mask, number)`; a mask that was inverted is taken as it was before."""
+    """Lower `x.masked_fill(mask, number)`; an inverted mask swaps the choices."""
     if len(args) != 3 or named or not isinstance(args[2], int | float):
         return Unfused()
     x, mask, value = args
@@ -154,7 +154,7 @@ def _softplus(args: Arguments, named: Named) -> Value | Unfused:
 
 
 def _extreme(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
-    """`torch.max(x, y)` of two tensors, `torch.max(x, dim)`, or of all elements."""
+    """Return the lowering of `torch.max` or `torch.min`: of `(x, y)`, `(x, dim)` or `(x)`."""
 
     def lower(args: Arguments, named: Named) -> Value | Unfused:
         first = args[0]
@@ -166,7 +166,7 @@ def _extreme(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
 
 
 def _triangle(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
-    """`torch.tril(x)` and `torch.triu(x)`: places on the other side of a diagonal are 0."""
+    """Return the lowering of `torch.tril(x)` or `torch.triu(x)`: the other side of a diagonal is 0."""
 
     def lower(args: Arguments, named: Named) -> Value | Unfused:
         x, diagonal = args[0], args[1] if len(args) > 1 else named.get("diagonal", 0)
@@ -186,7 +186,7 @@ def _lerp(args: Arguments, named: Named) -> Node:
 
 
 def _reduced_by(args: Arguments, named: Named) -> bool:
-    """Whether a loss keeps its elements, and nothing else is asked of it than its edge."""
+    """Return whether a loss keeps its elements and has no setting but its edge."""
     return len(args) == 2 and named.get("reduction") == "none" and set(named) <= {"reduction", "delta", "beta"}
 
 
@@ -209,7 +209,7 @@ def _smooth_l1(args: Arguments, named: Named) -> Value | Unfused:
 def _averaged(
     loss: Callable[[Arguments, Named], Value | Unfused],
 ) -> Callable[[Arguments, Named], Value | Unfused]:
-    """A loss of two tensors, with what its `reduction` says done to its elements."""
+    """Return the lowering of a loss of two tensors, with its `reduction` applied."""
 
     def lower(args: Arguments, named: Named) -> Value | Unfused:
         how = named.get("reduction", "mean")
@@ -255,7 +255,7 @@ _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "binary_cross_entropy_with_logits": _averaged(_cross_entropy_of_two),
     "mse_loss": _averaged(_distance("(a - b) * (a - b)")),
     "l1_loss": _averaged(_distance("abs(a - b)")),
-    # Where the target is 0 the product is 0, as its limit is.
+    # For a target of 0 the product is its limit, 0.
     "kl_div": _averaged(_distance("where(less(0.0, b), b * (log(b) - a), 0.0)")),
 }
 
@@ -286,7 +286,7 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
             return Unfused()
         args, named, name = (node,), given, "vector_norm"
     if name == "vector_norm" and (len(args) > 1 or set(named) - {"dim", "keepdim"}):
-        return Unfused()  # another order than 2
+        return Unfused()  # the order may differ from 2
     given = args[2:] if name == "cosine_similarity" else args[1:]
     if given and isinstance(given[0], Node):
         return Unfused()
@@ -307,18 +307,18 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a call asks of a reduction."""
+    """The settings of a reduction."""
 
     dim: Value
     """Axes; None for all."""
     keepdim: bool
-    """Whether they stay, with size 1."""
+    """Whether they are kept, with size 1."""
     correction: float
-    """Of a variance: what is taken from the number of elements."""
+    """For a variance: subtracted from the number of elements."""
     eps: float
-    """Of an angle: the least length."""
+    """For an angle: the minimum length."""
     dtype: str
-    """Of the sums."""
+    """Dtype of the sums."""
 
 
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -327,19 +327,19 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "cosine_similarity": ("dim", "eps"),
     "vector_norm": (),
 }
-"""Arguments by position behind the tensors, where they are not `dim, keepdim`."""
+"""Positional arguments after the tensors, if not `dim, keepdim`."""
 
 
 def reduction(name: str, given: Arguments, named: Named) -> Reduction:
-    """Return what a call asks of a reduction.
+    """Return the settings of a call's reduction.
 
     Args:
         name: Last part of the function's name.
-        given: Arguments by position behind the tensors.
+        given: Positional arguments after the tensors.
         named: Arguments by name.
 
     Raises:
-        UnsuitableError: It asks something that is not known.
+        UnsuitableError: A setting is not supported.
     """
     places = _PLACES.get(name, ("dim", "keepdim"))
     also = {"correction", "unbiased", "keepdim"} if name in ("var", "std") else {"dim", "keepdim", "dtype"}
@@ -353,25 +353,25 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
         correction = int(bool(asked["unbiased"]))
     eps, keepdim = asked.get("eps", 1e-8), asked.get("keepdim", False)
     if not isinstance(correction, int | float) or not isinstance(eps, int | float) or not isinstance(keepdim, bool):
-        raise UnsuitableError(f"{name} has numbers that are not known without running the program")
+        raise UnsuitableError(f"{name} has settings that are unknown without running the program")
     dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else "float32"
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 
 
 _HALVES = ("float16", "bfloat16")
 _ROUNDED_ONCE = ("mean", "var", "std", "vector_norm", "logsumexp", "softmax", "log_softmax", "softmin")
-"""What PyTorch computes in float32 in half precision, and rounds at the end only."""
+"""Calls that PyTorch computes in float32 for half precision, and rounds only at the end."""
 
 
 def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction: float = 1) -> Value:
-    """Write a reduction, a softmax or a scan in reductions and pointwise operators.
+    """Return a reduction, a softmax or a scan as reductions, scans and pointwise operators.
 
     Args:
         name: Its name in PyTorch.
-        x: What it is done to.
-        axes: Which it goes over, counted from the front, in order.
-        keepdim: Whether these axes stay, with size 1.
-        correction: Of a variance: what is taken from the number of elements.
+        x: Its operand.
+        axes: Its axes, counted from the front, in order.
+        keepdim: Whether these axes are kept, with size 1.
+        correction: For a variance: subtracted from the number of elements.
     """
     if x.dtype in _HALVES and name in _ROUNDED_ONCE:
         wide = lowered(name, pointwise("a", x, dtype="float32"), axes, keepdim=keepdim, correction=correction)
@@ -429,7 +429,7 @@ def _cosine(args: Arguments, axes: Axes, eps: float) -> Node:
 
 
 def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
-    """Return the rows of the last `k` axes, scaled to a mean square of 1, after their mean was taken away."""
+    """Return the rows of the last `k` axes, scaled to a mean square of 1, by default after subtracting their mean."""
     axes = tuple(range(len(x.dims) - k, len(x.dims)))
     scale = inverse(math.prod(x.dims[-k:]))
     if centred:
@@ -439,7 +439,7 @@ def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
 
 
 def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
-    """Return a reduction over any axes, in an order that kernels can go: rows, their parts first where they are few."""
+    """Return a reduction over any axes as reductions of rows; few long rows are first reduced in parts."""
     count, k = len(x.dims), len(axes)
     kept = shapes.reduced(x.dims, axes, keepdim=True)
     if axes != tuple(range(count - k, count)):

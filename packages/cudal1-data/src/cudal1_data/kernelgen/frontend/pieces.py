@@ -1,7 +1,7 @@
-"""Pieces of a tensor along an axis, and tensors that are put together of pieces.
+"""Pieces of a tensor along an axis, and tensors joined from pieces.
 
-Kernels read pieces where they lie: an operator on a piece is the operator's piece. What is done to a tensor that was
-put together is done to its pieces, in the kernels that compute these; PyTorch puts them together.
+Kernels read pieces in place. An operator on a joined tensor is applied to its pieces, in the kernels that compute
+them; PyTorch joins them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXPANDED = re.compile(r"\{0\}\.expand\(")
 
 _IN_PLACE = "{0}.contiguous()["
 _WINDOW = 9
-"""Elements of a window that a kernel reads one by one."""
+"""Maximum number of elements of a window that a kernel reads one by one."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class _Piece:
     """Elements `start`, `start + step`, ... of an axis, `length` in all."""
 
     axis: int
-    """Counted from the last, which is -1."""
+    """The axis, counted from the last, which is -1."""
     start: int
     step: int
     length: int
     whole: bool = False
-    """Whether all such elements up to the end are meant."""
+    """Whether it has all such elements up to the end."""
 
     def dims(self, dims: Dims) -> Dims:
-        """Return the shape of the piece of a tensor; axes of size 1 stand for all elements."""
+        """Return the shape of the piece of a tensor; an axis of size 1 is kept."""
         place = len(dims) + self.axis
         if place < 0 or dims[place] == 1:
             return dims
@@ -57,14 +57,14 @@ class _Piece:
 
 
 def expanded(index: tuple[Value, ...], rank: int) -> tuple[Value, ...]:
-    """Return an index with whole axes in the place of its `...`."""
+    """Return an index with its `...` replaced by whole axes."""
     place = next(place for place, one in enumerate(index) if getattr(one, "dtype", "") == "ellipsis")
     count = rank - sum(one is not None for one in index) + 1
     return (*index[:place], *[slice(None)] * count, *index[place + 1 :])
 
 
 def sliced(value: Node, index: tuple[Value, ...]) -> Node | None:
-    """Return the piece that an index takes; None where it takes something else than a piece of one axis."""
+    """Return the piece that an index takes; None if it is not a piece of one axis."""
     taken = [place for place, one in enumerate(index) if one != slice(None)]
     if len(taken) != 1 or len(index) != len(value.dims) or not isinstance(one := index[taken[0]], slice):
         return None
@@ -89,9 +89,9 @@ def chunks(value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in
 
     Args:
         value: The tensor.
-        args: Arguments by position behind it.
+        args: Arguments by position after it.
         named: Arguments by name.
-        in_place: Whether kernels may read the parts where they lie.
+        in_place: Whether kernels may read the parts in place.
 
     Raises:
         UnsuitableError: The parts differ in size.
@@ -111,17 +111,17 @@ def chunks(value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in
 
 
 def pooled(x: Node, dims: Dims, window: Sequence[int], stride: Sequence[int], *, average: bool) -> Node | None:
-    """Return averages or maxima of windows without padding, from a piece for each of a window's elements.
+    """Return averages or maxima of windows without padding, from a piece per window element.
 
     Args:
         x: A batch of maps.
         dims: The shape of the result.
         window: The window's size along each of the last axes.
         stride: Distance of windows along these axes.
-        average: Whether elements are averaged.
+        average: Whether elements are averaged; otherwise their maximum is taken.
 
     Returns:
-        The node; None where windows are large, or overlap and what they hold is computed.
+        The node; None if windows are large, or overlap over a computed tensor.
     """
     overlap = any(one < size for one, size in zip(stride, window, strict=True))
     if math.prod(window) > _WINDOW or x.dtype not in FLOATS or (overlap and x.kind == "pointwise"):
@@ -147,7 +147,7 @@ def pooled(x: Node, dims: Dims, window: Sequence[int], stride: Sequence[int], *,
 
 
 def _taken(value: Node, piece: _Piece) -> Node:
-    """Return a piece of a tensor, operators between it and its leaves written anew."""
+    """Return a piece of a tensor; operators between it and its leaves are rewritten."""
 
     def leaf(one: Node) -> Node:
         dims = piece.dims(one.dims)
@@ -172,7 +172,7 @@ def _taken(value: Node, piece: _Piece) -> Node:
 
 
 def _part(node: Node, piece: _Piece) -> Node | None:
-    """Return the tensor that a piece of joined tensors is; None where it is none of them."""
+    """Return the tensor that equals a piece of joined tensors, if any."""
     joined = joined_pieces(node)
     for one in joined or ():
         if (one.axis, one.start, one.step, one.node.dims) == (
@@ -186,7 +186,7 @@ def _part(node: Node, piece: _Piece) -> Node | None:
 
 
 def _apart(node: Node) -> Node:
-    """Return a reduction of rows that are put together of two parts: the parts are reduced by themselves."""
+    """Return a reduction of rows joined from two parts as separate reductions of the parts."""
     if node.trailing != 1 or not node.keepdim:
         return node
     rows = node.operands[0]
@@ -201,7 +201,7 @@ def _apart(node: Node) -> Node:
 
 
 def _unexpanded(node: Node) -> Node:
-    """Return a value for each row; kernels repeat what is the same for several rows."""
+    """Return a value per row without `expand`: kernels repeat values themselves."""
 
     def leaf(one: Node) -> Node:
         return one.operands[0] if one.kind == "opaque" and _EXPANDED.match(one.text) else one
@@ -210,7 +210,7 @@ def _unexpanded(node: Node) -> Node:
 
 
 def sunk(roots: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the graph in which what is done to tensors that were put together is done to their pieces."""
+    """Return the graph with operators on joined tensors applied to their pieces."""
     order = walk(*roots)
     uses = Counter(id(one) for one in (*roots, *(operand for node in order for operand in node.operands)))
     known: dict[int, Node] = {}
@@ -227,13 +227,13 @@ def sunk(roots: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _below(operator: Node, part: Node) -> Node:
-    """Return what an operator does to a piece, which may be put together itself."""
+    """Apply an operator to a piece, which may itself be joined."""
     if _is_made(part):
         return replace(part, operands=tuple(_below(operator, one) for one in part.operands), dtype=operator.dtype)
     return replace(operator, dims=part.dims, operands=(part,))
 
 
 def _is_made(node: Node) -> bool:
-    """Whether kernels compute at least one of the pieces that a tensor is put together of."""
+    """Return whether kernels compute at least one piece of a joined tensor."""
     pieces = joined_pieces(node)
     return pieces is not None and any(one.node.kind == "pointwise" for one in pieces)

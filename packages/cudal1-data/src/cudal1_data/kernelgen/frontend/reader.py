@@ -1,4 +1,4 @@
-"""From a reference program's text to its graph. The text is parsed and followed by hand, never executed."""
+"""Reader of a reference program's graph. The text is parsed and evaluated symbolically, never executed."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ _COMPARED: dict[type[ast.cmpop], str] = {
     ast.NotEq: "!=",
 }
 _MAX_STEPS = 5000
-"""Expressions that are followed in one reference: loops may be written out, so this ends the reading."""
+"""Maximum number of expressions evaluated in one reference: unrolled loops could need many."""
 _NOT_FOLLOWED = (
     *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
     *(ArithmeticError, RecursionError, StopIteration),
 )
-"""What an unusual reference raises, in any part that the reader follows."""
+"""Exceptions that an unusual reference can raise in the reader."""
 _FILLS = re.compile(
     r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
     r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
 )
-"""Calls in a constructor after which every tensor has the shape and dtype that it had before."""
+"""Calls in a constructor that change no tensor's shape or dtype."""
 _OF_TORCH = re.compile(r"torch\.linalg\.|(torch\.)?nn\.functional\.")
-"""How functions begin that stand in PyTorch's modules."""
+"""Prefixes of functions in PyTorch's modules."""
 _MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
-"""How tensors that are contiguous begin."""
+"""Prefixes of calls that make contiguous tensors."""
 
 
 def read(source: str) -> Reference:
     """Read a reference program.
 
     Args:
-        source: Its text, at the size that variants are made for.
+        source: Its text, at the variants' size.
 
     Raises:
-        UnsuitableError: It has loops, tensors whose shapes are not plain, or something else that is not followed.
+        UnsuitableError: The program has a construct or a tensor shape that the reader does not support.
     """
     try:
         return _Reader(source).reference()
@@ -89,7 +89,7 @@ class _Reader:
         self.attributes: dict[str, Value] = {}
         self.leaves: dict[str, Node] = {}
         self.body: loops.Body | None = None
-        """The loop that is being followed."""
+        """The current loop."""
         self.sizes: dict[str, str] = {}
         self.loops = 0
         self.steps = 0
@@ -122,13 +122,11 @@ class _Reader:
         returned = result if isinstance(result, tuple) else (result,)
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
-            raise UnsuitableError(
-                "forward returns something else than tensors that it computes; templates write those only"
-            )
+            raise UnsuitableError("forward returns a value other than a computed tensor; templates write only those")
         return Reference(head, text, names, merged(pieces.sunk(roots)), several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
-        """Let whole numbers at the top level be sizes by their names, unless `forward` has arguments of these names."""
+        """Mark top-level integers as named sizes, unless `forward` has an argument of that name."""
         local = {one.arg for one in ast.walk(self.methods["forward"].args) if isinstance(one, ast.arg)}
         for one in ast.walk(target):
             if isinstance(one, ast.Name) and one.id not in local:
@@ -137,7 +135,7 @@ class _Reader:
                     self.constants[one.id] = named(value, one.id, self.sizes)
 
     def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
-        """Return what each parameter of a method stands for, those given by position first."""
+        """Return the value of each parameter of a method."""
         given = method.args
         if given.vararg or given.kwarg or method.decorator_list:
             raise UnsuitableError(f"{method.name} has parameters like *args; templates read plain ones")
@@ -160,7 +158,7 @@ class _Reader:
     def _tuple(self, value: Value) -> tuple[Value, ...]:
         if not isinstance(value, tuple):
             raise UnsuitableError(
-                "something else than a list or tuple stands where one is needed (get_inputs, several results, *values)"
+                "a list or tuple is needed (get_inputs, several results, *values), and another value is given"
             )
         return value
 
@@ -186,7 +184,7 @@ class _Reader:
                 if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
                     return Node("parameter", (), text=f"self.{name}")
                 if not isinstance(value, Node):
-                    raise UnsuitableError(f"self.{name} is a parameter of something else than a tensor")
+                    raise UnsuitableError(f"self.{name} is a parameter that is not made from a tensor")
                 leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
                 return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
             if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
@@ -213,7 +211,7 @@ class _Reader:
         raise UnsuitableError(f"{function.name} does not end with a return; templates read functions that do")
 
     def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
-        """Follow a statement that does not return."""
+        """Evaluate a statement other than a return."""
         match statement:
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=index)], value=right):
                 stored = self._index(index, scope), self.value(right, scope)
@@ -240,7 +238,7 @@ class _Reader:
             raise UnsuitableError(f"{ast.unparse(target)!r} is assigned; templates read assignments to names")
 
     def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
-        """Follow an expression."""
+        """Return the value of an expression."""
         self.steps += 1
         if self.steps > _MAX_STEPS:
             raise UnsuitableError("the program has too many steps for templates")
@@ -282,7 +280,7 @@ class _Reader:
                 raise UnsuitableError(f"{ast.unparse(node)[:60]!r} is no expression that templates read")
 
     def _values(self, parts: Sequence[ast.expr], scope: dict[str, Value]) -> tuple[Value, ...]:
-        """Follow a list's parts; `*sizes` stands for as many parts as it has."""
+        """Return the values of a list's parts, with `*sizes` expanded."""
         found: list[Value] = []
         for one in parts:
             spread = self.value(one.value, scope) if isinstance(one, ast.Starred) else None
@@ -371,7 +369,7 @@ class _Reader:
             (place,) = index
             return value[place] if isinstance(place, int) else value[cast("slice", place)]
         if not isinstance(value, Node):
-            raise UnsuitableError("something else than a tensor or a list is indexed by [...]")
+            raise UnsuitableError("[...] indexes a value other than a tensor or list")
         if any(isinstance(one, Symbol) and one.dtype == "ellipsis" for one in index):
             index = pieces.expanded(index, len(value.dims))
             if self.body is None and (taken := pieces.sliced(value, index)) is not None:
@@ -421,7 +419,7 @@ def _is_member(node: ast.Attribute) -> bool:
 
 
 def _masks(values: list[Value]) -> bool:
-    """Whether all tensors are floats, or truth values that a kernel made itself."""
+    """Return whether all tensors are floats or booleans that a kernel computes."""
     tensors = [one for one in values if isinstance(one, Node)]
     return all(one.dtype in FLOATS or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
 
@@ -431,7 +429,7 @@ def _negative(node: Node) -> Node:
 
 
 def _laid_out(node: Node) -> bool:
-    """Whether a tensor that a constructor makes is contiguous for certain."""
+    """Return whether a tensor made in a constructor is certainly contiguous."""
     if node.kind == "pointwise":
         return all(map(_laid_out, node.operands))
     return bool(_MADE.match(node.text)) and "memory_format" not in node.text

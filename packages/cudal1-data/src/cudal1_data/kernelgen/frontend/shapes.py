@@ -1,4 +1,4 @@
-"""Shapes of calls that stay PyTorch's own."""
+"""Shapes of results of calls into PyTorch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _KEEPS_SHAPE = (
     *("LayerNorm", "RMSNorm", "GroupNorm"),
     *(f"{kind}{rank}d" for kind in ("BatchNorm", "InstanceNorm") for rank in (1, 2, 3)),
 )
-"""Layers whose result has the shape of what they are given."""
+"""Layers whose result has the shape of their input."""
 
 
 def ints(value: Value) -> tuple[int, ...]:
     """Return one or several integers as a tuple.
 
     Raises:
-        UnsuitableError: The value is something else.
+        UnsuitableError: The value is no integer or tuple of integers.
     """
     values = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
-        raise UnsuitableError(f"{value!r} is no integer that is known without running the program")
+        raise UnsuitableError(f"{value!r} is not an integer known without running the program")
     return tuple(one for one in values if isinstance(one, int))
 
 
@@ -48,14 +48,14 @@ def product(left: Dims, right: Dims) -> Dims:
 
 
 def swapped(dims: Dims, first: int, second: int) -> Dims:
-    """Return the shape with two axes in each other's place."""
+    """Return the shape with two axes swapped."""
     order = list(dims)
     order[first], order[second] = order[second], order[first]
     return tuple(order)
 
 
 def reshaped(dims: Dims, sizes: Sequence[int]) -> Dims:
-    """Return a new shape in which one -1 is reckoned."""
+    """Return a new shape with one -1 resolved."""
     known = math.prod(size for size in sizes if size != -1)
     return tuple(math.prod(dims) // known if size == -1 else size for size in sizes)
 
@@ -71,7 +71,7 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
     """Return the shape after `x[index]` with integers, slices, None, and adjacent tensors of integers.
 
     Raises:
-        UnsuitableError: The index holds something else.
+        UnsuitableError: The index has other parts.
     """
     left = list(dims)
     result: list[int] = []
@@ -91,16 +91,16 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             left.pop(0)
             result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
         else:
-            raise UnsuitableError("an index has something else than integers, slices, None and tensors of integers")
+            raise UnsuitableError("an index has parts other than integers, slices, None and integer tensors")
     return (*result, *left)
 
 
 def windows(dims: Dims, given: Mapping[str, Value]) -> Dims:
-    """Return the shape of a batch of maps after windows were pooled.
+    """Return the shape of a batch of maps after pooling.
 
     Args:
-        dims: Samples, channels, and the maps' own axes.
-        given: `kernel_size`, and where they were given `stride`, `padding` and `dilation`.
+        dims: Samples, channels, and the maps' axes.
+        given: `kernel_size`, and optionally `stride`, `padding` and `dilation`.
     """
     kernel, stride, padding, dilation = window_settings(len(dims) - 2, given)
     space = zip(dims[2:], kernel, stride, padding, dilation, strict=True)
@@ -115,16 +115,16 @@ def window_settings(rank: int, given: Mapping[str, Value]) -> tuple[tuple[int, .
 
 
 def _windowed(size: int, edge: int, step: int, pad: int, wide: int) -> int:
-    """Return how many windows lie in an axis: of `edge` elements, `wide` apart, each `step` behind the one before."""
+    """Return the number of windows along an axis, of `edge` elements, with dilation `wide` and stride `step`."""
     whole = size + 2 * pad - wide * (edge - 1)
     return whole if step == 1 else (whole - 1) // step + 1
 
 
 def layer_dims(layer: Layer, dims: Dims) -> Dims:
-    """Return the shape of what a layer makes.
+    """Return the shape of a layer's result.
 
     Raises:
-        UnsuitableError: The layer is none of those that are known.
+        UnsuitableError: The layer is not supported.
     """
     rank = len(dims) - 2
     if layer.kind.startswith("Conv") and not layer.kind.endswith(f"{rank}d"):
@@ -161,14 +161,14 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
             )
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
-    raise UnsuitableError(f"the shape of what nn.{layer.kind} returns is not known")
+    raise UnsuitableError(f"the shape of the result of nn.{layer.kind} is unknown")
 
 
 def attribute_dims(layer: Layer, name: str) -> Dims:
     """Return the shape of a layer's parameter or buffer.
 
     Raises:
-        UnsuitableError: It is none of those that are known.
+        UnsuitableError: The parameter is not supported.
     """
     if layer.kind == "Linear":
         inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
@@ -179,4 +179,4 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
         return ints(layer.argument(0, "normalized_shape"))
     if layer.kind.startswith("BatchNorm") and name in ("weight", "bias", "running_mean", "running_var"):
         return ints(layer.argument(0, "num_features"))
-    raise UnsuitableError(f"the shape of {layer.name}.{name} is not known")
+    raise UnsuitableError(f"the shape of {layer.name}.{name} is unknown")

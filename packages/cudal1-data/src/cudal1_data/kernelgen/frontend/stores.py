@@ -1,4 +1,4 @@
-"""Assignments to parts of a tensor, `x[index] = y`, where nothing else is a name for what changes."""
+"""Assignments to parts of a tensor, `x[index] = y`, if no other name refers to it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _CHANGED = "{0}  # changed in place"
 
 
 def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str, Value]) -> Node:
-    """Return a tensor after `name[index] = value`: PyTorch puts the values into a copy, in place.
+    """Return a tensor after `name[index] = value`, which PyTorch stores into a clone in place.
 
     Args:
         name: Name of the tensor.
-        index: Whole numbers first, then tensors of whole numbers.
-        value: What is put there.
-        scope: What names stand for.
+        index: Integers first, then integer tensors.
+        value: Stored value.
+        scope: Values by name.
 
     Raises:
-        UnsuitableError: The tensor is no copy that this name alone stands for, or the index is another.
+        UnsuitableError: The tensor is no clone with only this name, or index or value are not supported.
     """
     whole = scope[name]
     if not isinstance(whole, Node) or not isinstance(value, Node) or value.dtype != whole.dtype:
-        raise UnsuitableError(f"{name}[...] is assigned something else than a tensor of its dtype")
+        raise UnsuitableError(f"{name}[...] is assigned a value other than a tensor of its dtype")
     if whole.text not in ("clone", _CHANGED) or _is_used(whole, name, scope):
-        raise UnsuitableError(f"{name}[...] is assigned, and {name} is no clone that has this name alone")
+        raise UnsuitableError(f"{name}[...] is assigned, and {name} is not a clone with only this name")
     if whole.text == "clone":
         whole = opaque("{0}.clone()", whole.dims, *whole.operands, dtype=whole.dtype)
     firsts = [one for one in index if isinstance(one, int)]
     places = [one for one in index if isinstance(one, Node) and one.dtype == "int64"]
     if not places or list(index) != [*firsts, *places]:
-        raise UnsuitableError(f"{name}[...] is assigned at something else than numbers and tensors of whole numbers")
+        raise UnsuitableError(f"{name}[...] is assigned at an index other than integers and integer tensors")
     inner = whole.dims[len(firsts) :]
     if broadcast(value.dims, shapes.indexed(inner, tuple(places))) != shapes.indexed(inner, tuple(places)):
         raise UnsuitableError(f"{name}[...] is assigned a tensor of another shape, {value.dims}")
@@ -47,7 +47,7 @@ def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str
 
 
 def _is_used(whole: Node, name: str, scope: Mapping[str, Value]) -> bool:
-    """Whether another name stands for the tensor, or for something that is computed from it."""
+    """Return whether another name refers to the tensor or to a value computed from it."""
     others = [one for key, value in scope.items() if key != name for one in _tensors(value)]
     return any(one is whole for one in walk(*others))
 

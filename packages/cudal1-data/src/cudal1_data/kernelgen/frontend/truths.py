@@ -1,4 +1,4 @@
-"""Truth values in a reference: comparisons, and what joins or inverts them, in kernels where that is possible."""
+"""Boolean tensors in a reference: comparisons, `&`, `|` and `~`, in kernels if possible."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EXPRESSIONS = {"<": "less(a, b)", ">": "less(b, a)", "<=": "less_equal(a, b)", 
 
 
 def compared(sign: str, left: Value, right: Value) -> Node | None:
-    """Return a comparison that a kernel makes; None where PyTorch makes it.
+    """Return a comparison in a kernel; None if PyTorch makes it.
 
-    Whole numbers are compared with places only: kernels compare in float32, which holds every place, and rounding
-    keeps the order of other numbers among places.
+    Integers are compared only with places: kernels compare in float32, which is exact for places, and rounding other
+    integers keeps their order relative to places.
     """
     tensors = [one for one in (left, right) if isinstance(one, Node)]
     if sign not in _EXPRESSIONS:
@@ -35,15 +35,15 @@ def joined(left: Value, right: Value, *, every: bool) -> Node:
     """Return `left & right`, or `left | right`.
 
     Args:
-        left: Truth values.
-        right: Truth values.
-        every: Whether both have to be true.
+        left: Boolean tensor.
+        right: Boolean tensor.
+        every: Whether both must be true.
 
     Raises:
-        UnsuitableError: One of them is something else.
+        UnsuitableError: An operand is no boolean tensor.
     """
     if not _is_truth(left) or not _is_truth(right):
-        raise UnsuitableError("& or | joins something else than truth values; templates read those only")
+        raise UnsuitableError("& or | has an operand that is not boolean; templates read only booleans there")
     known = [counts.as_places(one) for one in (left, right)]
     if any(isinstance(one, Node) and one.kind == "pointwise" for one in known):
         return pointwise("a * b" if every else "max(a, b)", *known, dtype="bool")
@@ -54,10 +54,10 @@ def inverted(value: Value) -> Node:
     """Return `~value`.
 
     Raises:
-        UnsuitableError: The value holds something else than truth values.
+        UnsuitableError: The value is no boolean tensor.
     """
     if not _is_truth(value):
-        raise UnsuitableError("~ stands before something else than truth values; templates read those only")
+        raise UnsuitableError("~ has an operand that is not boolean; templates read only booleans there")
     known = counts.as_places(value)
     if isinstance(known, Node) and known.kind == "pointwise":
         return pointwise("1.0 - a", known, dtype="bool")
@@ -65,7 +65,7 @@ def inverted(value: Value) -> Node:
 
 
 def viewed(node: Node, index: tuple[Value, ...]) -> Node | None:
-    """Return what a kernel makes of `node[:, None]`: the view of what its operands hold; None for other indices."""
+    """Return `node[:, None]` in a kernel, as an operator on views of its operands; None for other indices."""
     if any(one is not None and one != slice(None) for one in index):
         return None
 

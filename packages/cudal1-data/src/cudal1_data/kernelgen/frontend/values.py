@@ -1,4 +1,4 @@
-"""What an expression of a reference may stand for besides a number: a tensor, a layer, a dtype."""
+"""Values of a reference's expressions besides numbers: tensors, layers, dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudal1_data.kernelgen.sizes import Ratio, host_text
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the model, as its constructor makes it."""
+    """A layer of the model, as constructed."""
 
     name: str
     """`self.conv`."""
@@ -29,37 +29,36 @@ class Layer:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A dtype, or something of a tensor that only PyTorch's own calls need."""
+    """A dtype, or a property of a tensor that only PyTorch calls need."""
 
     text: str
-    """How it is written, `{0}` for the tensor."""
+    """Its text, with `{0}` for the tensor."""
     of: Node | None = None
     """The tensor."""
     dtype: str = ""
-    """For a dtype its name."""
+    """Name of the dtype, if it is one."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A list that a loop has filled."""
+    """A list filled by a loop."""
 
     loop: Node
     """The loop."""
     number: int
-    """Which of its lists."""
+    """Number of the list in the loop."""
 
 
 Value = Node | Layer | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
 
 
 def pointwise(expression: str, *operands: Value, dtype: str = "") -> Node:
-    """Return a pointwise node; numbers among the operands become part of the expression.
+    """Return a pointwise node; numeric operands become part of the expression.
 
-    Without a dtype it is that of the operands' floats, float32 where they have several or none.
+    The default dtype is that of the floating-point operands, or float32 if they have several or none.
 
     Raises:
-        UnsuitableError: An operand is no tensor or number, is stored in a form that kernels do not compute in, or
-            shapes do not go together.
+        UnsuitableError: An operand is neither tensor nor number, or shapes do not broadcast.
     """
     nodes: list[Node] = []
     names: dict[str, str] = {}
@@ -85,7 +84,7 @@ def shape(*nodes: Node) -> Dims:
     """Return the shape of a pointwise operator's result.
 
     Raises:
-        UnsuitableError: The shapes do not go together.
+        UnsuitableError: The shapes do not broadcast.
     """
     try:
         return broadcast(*(node.dims for node in nodes))
@@ -99,12 +98,12 @@ def opaque(text: str, dims: Dims, *operands: Node, dtype: str = "float32") -> No
 
 
 def written(value: Value, operands: list[Node], *, by_name: bool = False) -> str:
-    """Write a value into the text of an opaque call; tensors are appended to `operands`.
+    """Return a value's text in an opaque call; tensors are appended to `operands`.
 
     Args:
         value: The value.
         operands: The call's tensors so far.
-        by_name: Whether sizes are written as the reference's constants, not as numbers.
+        by_name: Whether sizes are written as the reference's constants instead of numbers.
 
     Raises:
         UnsuitableError: The value cannot be written.
@@ -133,7 +132,7 @@ def written(value: Value, operands: list[Node], *, by_name: bool = False) -> str
 
 
 def _split(expression: str) -> list[str]:
-    """Take an expression apart so that `a`, `b`, `c` stand alone."""
+    """Split an expression so that `a`, `b`, `c` are separate parts."""
     parts: list[str] = [""]
     for place, character in enumerate(expression):
         before = expression[place - 1] if place else " "

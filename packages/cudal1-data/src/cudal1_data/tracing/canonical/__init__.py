@@ -1,1 +1,1 @@
-"""The canonical form of a traced graph: what two references share that compute the same at another shape."""
+"""The canonical form of a traced graph: the same for references that compute the same at other shapes."""

@@ -1,11 +1,11 @@
-"""Building an operator graph node by node: equal nodes are one, numbers stay with who takes them, shapes fall away.
+"""Builder of an operator graph: equal nodes are merged, numbers belong to their users, shapes are dropped.
 
-A tensor's sizes leave three traces, none of which is a size:
+Only three properties of a tensor's shape remain, none of them a size:
 
-- how an operand spreads over a result: one letter for each group of dimensions, `k` where the operand has them, `b`
-  where it is repeated (a bias of channels in an image: `bkb`);
+- how an operand broadcasts: one letter for each group of dimensions, `k` if the operand has them, `b` if it is
+  repeated (a bias of channels in an image: `bkb`);
 - which dimensions an operator works along: `d` for these, `k` for others (softmax over rows: `kd`);
-- `reshape`, where dimensions are joined or divided.
+- `reshape`, if dimensions are joined or split.
 
 Adding or removing a dimension of size one is no operation.
 """
@@ -28,11 +28,11 @@ class Tensor:
     """A value in the graph."""
 
     node: int
-    """The node that makes it."""
+    """Its node."""
     shape: Shape
-    """Its sizes, 1 where it is repeated to reach `full`."""
+    """Its sizes, 1 in dimensions that are repeated to reach `full`."""
     full: Shape
-    """The sizes that the program sees."""
+    """Its shape in the program."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ Value = Tensor | Number
 
 
 def label(value: float | None) -> str:
-    """Return how a number appears in a graph: those that change what an operator is, by name; any other as `c`.
+    """Return a number's label in a graph: its value if it changes what an operator is, else `c`.
 
     >>> [label(number) for number in (1.0, 0, -1, float("-inf"), 0.044715, None)]
     ['1', '0', '-1', '-inf', 'c', 'c']
@@ -56,7 +56,7 @@ def label(value: float | None) -> str:
 
 
 def along(shape: Shape, dims: Iterable[int]) -> str:
-    """Return which dimensions an operator works along.
+    """Return the pattern of the dimensions that an operator works along.
 
     >>> along((8, 3, 32, 32), [1]), along((8, 3, 32, 32), [0, -1, -2]), along((4, 4), [-1])
     ('kdk', 'dkd', 'kd')
@@ -66,7 +66,7 @@ def along(shape: Shape, dims: Iterable[int]) -> str:
 
 
 def spread(shape: Shape, over: Shape) -> str:
-    """Return how a tensor spreads over a result of the same rank; nothing where it has all of it.
+    """Return the broadcast pattern of a tensor over a result of the same rank; empty if nothing is repeated.
 
     >>> spread((1, 3, 1, 1), (8, 3, 32, 32)), spread((1, 5), (4, 5)), spread((4, 5), (4, 5))
     ('bkb', 'bk', '')
@@ -81,17 +81,17 @@ def _groups(letters: Iterable[str]) -> str:
 
 
 def padded(shape: Shape, rank: int) -> Shape:
-    """Return a shape with ones before it, up to a rank."""
+    """Return a shape padded in front with ones to a rank."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
 def core(shape: Shape) -> Shape:
-    """Return the sizes that are not one."""
+    """Return the sizes other than one."""
     return tuple(size for size in shape if size != 1)
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that shapes of one rank spread to."""
+    """Return the broadcast of shapes of the same rank."""
     return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*shapes, strict=True))
 
 
@@ -102,21 +102,21 @@ class Builder:
     nodes: list[Node] = field(default_factory=list[Node])
     places: dict[Node, int] = field(default_factory=dict[Node, int])
     reshaped: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    """What each `reshape` was made from."""
+    """The source tensor of each `reshape` node."""
 
     def add(self, node: Node) -> int:
-        """Return the place of a node, a new one where there is none like it."""
+        """Return the place of a node; add the node if there is none like it."""
         if node not in self.places:
             self.places[node] = len(self.nodes)
             self.nodes.append(node)
         return self.places[node]
 
     def leaf(self, op: str, shape: Shape, *attributes: str) -> Tensor:
-        """Return a value that is made from nothing, unlike any other."""
+        """Return a new value without inputs, distinct from all others."""
         return Tensor(self.add(Node(op, attributes, identity=(len(self.nodes),))), shape, shape)
 
     def whole(self, value: Tensor) -> Tensor:
-        """Return a tensor all of whose elements are there: what repeats it becomes an operator."""
+        """Return a tensor with all elements: its repetition becomes an operator."""
         if core(value.shape) == core(value.full):
             return Tensor(value.node, value.full, value.full)
         how = spread(padded(value.shape, len(value.full)), value.full)
@@ -131,7 +131,7 @@ class Builder:
         *attributes: str,
         identity: tuple[object, ...] = (),
     ) -> Tensor:
-        """Add an operator that takes whole tensors in order."""
+        """Add an operator on whole tensors in order."""
         edges: list[Edge] = []
         for value in values:
             edges.append((None, label(value.value)) if isinstance(value, Number) else (self.whole(value).node, ""))
@@ -142,7 +142,7 @@ class Builder:
     def pointwise(
         self, op: str, values: Sequence[Value], full: Shape, *attributes: str, ordered: bool = True
     ) -> Tensor:
-        """Add an operator that works element by element, before any `reshape` that does not change it."""
+        """Add an elementwise operator, moved before a `reshape` of its operands if possible."""
         tensors = [value for value in values if isinstance(value, Tensor)]
         before = self._before_reshape(tensors)
         if before is not None:
@@ -163,10 +163,10 @@ class Builder:
         return Tensor(node, shape, padded(full, rank))
 
     def _before_reshape(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the operands as they were before they were reshaped, where the operator may as well run there.
+        """Return the operands before their reshape, if the operator can run there; else None.
 
-        It may where all that were reshaped had one shape and got one shape, and any other operand spreads along the
-        last dimension alone, which the reshape left as it was.
+        It can if all reshaped operands share their old and new shape, and other operands vary only along the last
+        dimension, which the reshape keeps.
         """
         rank = max(len(one.full) for one in tensors)
         sources = [self.reshaped.get(one.node) for one in tensors]
@@ -187,7 +187,7 @@ class Builder:
         return result if rank else None
 
     def reshape(self, value: Tensor, full: Shape) -> Tensor:
-        """Join or divide dimensions."""
+        """Join or split dimensions."""
         value = self.whole(value)
         if core(value.shape) == core(full):
             return Tensor(value.node, full, full)
@@ -199,14 +199,14 @@ class Builder:
         return Tensor(node, full, full)
 
     def permute(self, value: Tensor, order: Sequence[int]) -> Tensor:
-        """Put dimensions into another order."""
+        """Reorder dimensions."""
         moved = tuple(value.shape[dim] for dim in order)
         full = tuple(value.full[dim] for dim in order)
         kept = [dim for dim in order if value.shape[dim] != 1]
         if kept == sorted(kept):
             return Tensor(value.node, moved, full)
         node = self.nodes[value.node]
-        if node.op == "state":  # a weight that is kept the other way round
+        if node.op == "state":  # a weight stored transposed
             return Tensor(value.node, moved, full)
         ranks = {dim: rank for rank, dim in enumerate(sorted(kept))}
         places = [ranks[dim] for dim in kept]
@@ -220,7 +220,7 @@ class Builder:
         return Tensor(self.add(made), moved, full)
 
     def reduce(self, op: str, value: Tensor, dims: Iterable[int], full: Shape, *, keeps: bool = False) -> Tensor:
-        """Reduce dimensions to one element; over dimensions of size one that is no operation (unless `keeps`)."""
+        """Reduce dimensions; over dimensions of size one this is no operation (unless `keeps`)."""
         value = self.whole(value)
         chosen = {dim % len(value.shape) for dim in dims} if value.shape else set[int]()
         how = along(value.shape, chosen)
@@ -230,7 +230,7 @@ class Builder:
         return Tensor(node, full, full)
 
     def graph(self, outputs: Iterable[Value | None]) -> Graph:
-        """Return the graph that makes these values; how the last ones are cut into dimensions does not count."""
+        """Return the graph of these outputs; a last `reshape` does not count."""
         ends: list[Edge] = []
         for value in outputs:
             if isinstance(value, Tensor):
@@ -242,7 +242,7 @@ class Builder:
 
 
 def _turn(places: Sequence[int]) -> str:
-    """Return an order of dimensions; what stays together counts once, and what stays in front does not count.
+    """Return an order of dimensions; adjacent ones count once, and unmoved leading ones do not count.
 
     >>> _turn([1, 0]), _turn([0, 1, 3, 2]), _turn([0, 2, 3, 1])
     ('10', '10', '10')

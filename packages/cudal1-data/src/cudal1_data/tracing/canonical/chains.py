@@ -1,4 +1,4 @@
-"""Sums of sums and products of products become one, with their numbers folded."""
+"""Merging of nested sums and products, with their numbers folded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import Counter
 from cudal1_data.tracing.canonical.graph import Edge, Graph, Node, fingerprint
 
 _MAX_PASSES = 4
-"""Passes until nothing changes, at most: each can make operands alike that the next one joins."""
+"""Maximum number of passes: each can make operands equal that the next one joins."""
 LINEAR = ("mm", "bmm", "permute", "reshape", "repeat", "sum")
-"""Operators that a factor may pass, from what they take to what they make."""
+"""Operators through which a factor moves from operand to result."""
 
 Spread = tuple[int, str]
-"""A node, and how its value spreads over the result."""
+"""A node, and the broadcast pattern of its value."""
 
 
 def joined(graph: Graph) -> Graph:
-    """Return the graph with chains joined, over and over until nothing changes.
+    """Return the graph with chains joined, in passes until nothing changes or `_MAX_PASSES` is reached.
 
-    `a + b + c` is one sum whatever its brackets; of its numbers one is left (none when they add up to nothing); equal
-    factors become a power; powers of powers become one power where that is the same function.
+    `a + b + c` is one sum for any brackets. Its numbers are folded into one, or none if they sum to 0. Equal factors
+    become a power. Nested powers become one power if that is the same function.
     """
     before = ""
     for _ in range(_MAX_PASSES):
@@ -40,7 +40,7 @@ def _once(graph: Graph) -> Graph:
 
 
 class _Rewriter:
-    """Copies a graph node by node, in order, changing what can be changed on the way."""
+    """Copier of a graph, node by node in order, that joins chains."""
 
     def __init__(self, graph: Graph, uses: dict[int, int]) -> None:
         self.graph = graph
@@ -49,9 +49,9 @@ class _Rewriter:
         self.places: dict[Node, int] = {}
         self.moved: dict[int, Edge] = {}
         self.chains: dict[int, tuple[Node, list[Spread], float | None]] = {}
-        """By new place: operands and number of a sum or product."""
+        """Node, operands and number of a sum or product, by new place."""
         self.single: set[int] = set()
-        """New places of nodes that one other node takes once."""
+        """New places of nodes that are used once."""
 
     def edge(self, edge: Edge) -> Edge:
         source, how = edge
@@ -85,7 +85,7 @@ class _Rewriter:
         return self.places[node]
 
     def chain(self, node: Node) -> Edge:
-        """A sum or a product, with those in it that nothing else takes."""
+        """Return a sum or product, merged with nested ones that have no other user."""
         neutral = 0.0 if node.op == "add" else 1.0
         number: float | None = neutral
         values = iter(node.identity)
@@ -120,7 +120,7 @@ class _Rewriter:
         return place
 
     def linear(self, node: Node) -> Edge:
-        """A linear operator, with the numbers of what it takes behind it."""
+        """Return a linear operator, with its operands' factors moved to its result."""
         factor: float | None = 1.0
         edges: list[Edge] = []
         for source, how in (self.edge(edge) for edge in node.edges):
@@ -138,7 +138,7 @@ class _Rewriter:
         return self.finished("mul", [(made, "")], factor, 1.0), ""
 
     def powers(self, operands: list[Spread]) -> list[Spread]:
-        """Return factors with those of one base as one power, where all are whole powers."""
+        """Return factors with positive integer powers of the same base merged."""
         exponents: Counter[Spread] = Counter()
         for source, how in operands:
             node = self.nodes[source]
@@ -154,13 +154,13 @@ class _Rewriter:
         ]
 
     def power(self, node: Node) -> Edge:
-        """A power, of a power where that is one."""
+        """Return a power; a power of a power is merged if that is the same function."""
         ((source, how),) = [self.edge(edge) for edge in node.edges]
         exponent = float(node.attributes[0])
         inner = self.nodes[source] if source is not None else None
         if inner is not None and inner.op == "pow" and not how:
             first = float(inner.attributes[0])
-            if first % 2 != 0 or exponent % 1 == 0:  # the root of a square is not what was squared
+            if first % 2 != 0 or exponent % 1 == 0:  # the root of a square is the absolute value
                 exponent *= first
                 ((source, how),) = inner.edges
         if exponent == 1.0 and not how:
@@ -169,7 +169,7 @@ class _Rewriter:
 
 
 def _with(op: str, number: float | None, other: float | None) -> float | None:
-    """Fold a number into another; one that depends on the sizes stays such a one."""
+    """Fold a number into another; None (depends on sizes) stays None."""
     if number is None or other is None:
         return None
     result = number + other if op == "add" else number * other

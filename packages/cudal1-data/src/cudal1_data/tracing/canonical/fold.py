@@ -1,7 +1,7 @@
-"""From the operators that a trace found to a graph in which equal computations look equal.
+"""Folding of traced operators into a graph in which equal computations look equal.
 
-Each rule takes one operator of torch's into the builder's few: a subtraction is an addition of a product with -1, a
-division a product with a power, a variance what it is made of. Operators that no rule names are taken as they are.
+Each rule translates a torch operator to the builder's few: a subtraction is an addition of a product with -1, a
+division a product with a power, a variance its formula. Operators without a rule are kept.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SETTINGS_OF_THE_MACHINE = (
 
 
 class Folder:
-    """Takes a trace into a builder, operator by operator."""
+    """Translator of a trace to a builder's operators."""
 
     def __init__(self, raw: RawGraph) -> None:
         """Start with an empty graph."""
@@ -73,7 +73,7 @@ class Folder:
         return joined(self.builder.graph([self.operand(output) for output in self.raw.outputs]))
 
     def operand(self, given: Any) -> Value | None:
-        """Return what an argument stands for."""
+        """Return the value of an argument."""
         if isinstance(given, dict):
             return self.values[_place(cast("Any", given))]
         if isinstance(given, bool | int | float):
@@ -81,7 +81,7 @@ class Folder:
         return None
 
     def operands(self, node: RawNode) -> list[Value]:
-        """Return all tensors among the arguments, those in lists too, in order."""
+        """Return all node arguments in order, including those in lists."""
         found: list[Value] = []
         for given in node.args.values():
             for one in _several(given):
@@ -91,7 +91,7 @@ class Folder:
         return found
 
     def value(self, node: RawNode) -> Value | None:
-        """Return what an operator makes; None for one that makes several tensors or none."""
+        """Return an operator's result; None if it has several tensors or none."""
         package, _, name = node.op.rpartition(".")
         match node.op:
             case "input" | "state":
@@ -112,7 +112,7 @@ class Folder:
                 return rule(self, node, name) if rule is not None else self.other(node)
 
     def item(self, node: RawNode) -> Value | None:
-        """Return one of the tensors of an operator that makes several."""
+        """Return one of several result tensors of an operator."""
         of = self.raw.nodes[_place(node.args["of"])]
         index = node.args["index"]
         name = of.op.rpartition(".")[2]
@@ -121,7 +121,7 @@ class Folder:
         return self.other(of, node.sizes, f"part {index}")
 
     def other(self, node: RawNode, shape: Shape | None = None, *attributes: str) -> Value | None:
-        """Take an operator as it is: its name, its flags, the dimensions that it works along."""
+        """Add an operator unchanged: its name, its flags, the dimensions that it works along."""
         shape = node.shape if shape is None else shape
         if shape is None:
             return None
@@ -134,12 +134,12 @@ class Folder:
 
 
 def fold(raw: RawGraph) -> Graph:
-    """Return the graph of a trace, with constants folded and without what no output needs."""
+    """Return the graph of a trace, with constants folded."""
     return Folder(raw).graph()
 
 
 def _settings(args: Mapping[str, Any], shape: Shape) -> list[str]:
-    """Return which settings of an operator are part of the mathematics; sizes are not."""
+    """Return the settings of an operator that are part of the mathematics; sizes are not."""
     found: list[str] = []
     for name, given in args.items():
         if name in SETTINGS_OF_THE_MACHINE or given is None or isinstance(given, dict):
@@ -160,7 +160,7 @@ def _settings(args: Mapping[str, Any], shape: Shape) -> list[str]:
 
 
 def _place(ref: dict[str, int]) -> int:
-    """Return which node an argument refers to."""
+    """Return the place of the node that an argument refers to."""
     return ref["node"]
 
 
@@ -195,7 +195,7 @@ def _power(folder: Folder, value: Value, exponent: float, shape: Shape) -> Value
 
 
 def _arithmetic(folder: Folder, node: RawNode, name: str) -> Value:
-    """Sums and products; what else there is becomes one of them."""
+    """Return a sum or product; differences and quotients become one of them."""
     first, second = _pair(folder, node)
     shape = node.sizes
     if name == "sub":
@@ -221,7 +221,7 @@ def _pow(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _unary(folder: Folder, node: RawNode, name: str) -> Value:
-    """Functions of one tensor."""
+    """Return a function of one tensor."""
     shape = node.sizes
     value = folder.operand(next(iter(node.args.values())))
     if value is None or isinstance(value, Number):
@@ -248,7 +248,7 @@ def _compare(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _where(folder: Folder, node: RawNode, name: str) -> Value:
-    """A choice; the larger or smaller of two values where it is that."""
+    """Return a choice; it becomes a maximum or minimum if it is one."""
     chosen = folder.operand(node.args["pred"])
     values = [folder.operand(node.args[which]) for which in ("a", "b")]
     operands = [value for value in (chosen, *values) if value is not None]
@@ -268,7 +268,7 @@ def _where(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _extreme(folder: Folder, predicate: int, yes: Value | None, no: Value | None) -> str | None:
-    """Return `maximum` or `minimum` where `a <= b` chooses between a and b; NaN is let through by both."""
+    """Return `maximum` or `minimum` if `a <= b` chooses between a and b; the predicate may also test for NaN."""
     nodes = folder.builder.nodes
     node = nodes[predicate]
     if node.op == "bitwise_or":
@@ -291,7 +291,7 @@ def _asks_for_nan(folder: Folder, place: int) -> bool:
 
 
 def _cast(folder: Folder, node: RawNode, name: str) -> Value | None:
-    """A change of precision is no operation; one that cuts to integers or truth values is."""
+    """Return a cast; changes of precision are no operation, casts to integers or truth values are."""
     value = folder.operand(node.args["a"])
     before, after = (
         ("bool" if dtype == "bool" else "float" if "float" in dtype else "int")
@@ -343,7 +343,7 @@ def _permute(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _transposed_product(folder: Folder, of: RawNode, order: Sequence[int], full: Shape) -> Value | None:
-    """Return the transpose of a matrix product; None if the permutation is another."""
+    """Return the transpose of a matrix product; None for other permutations or operators."""
     rank = len(order)
     if list(order) != [*range(rank - 2), rank - 1, rank - 2]:
         return None
@@ -369,7 +369,7 @@ def _reduction(folder: Folder, node: RawNode, name: str, shape: Shape) -> Value:
 
 
 def _variance(folder: Folder, node: RawNode, name: str) -> Value:
-    """The mean of squared distances from the mean."""
+    """Return the variance: the mean of squared distances from the mean."""
     value = folder.operand(node.args["inp"])
     if not isinstance(value, Tensor):
         return Number(None)
@@ -387,12 +387,12 @@ def _variance(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _units(folder: Folder, node: RawNode) -> list[bool]:
-    """Which of a product's factors are unit matrices."""
+    """Return for each of a product's factors whether it is a unit matrix."""
     return [folder.raw.nodes[_place(given)].unit for given in list(node.args.values())[:2]]
 
 
 def _product(folder: Folder, node: RawNode, name: str) -> Value:
-    """A matrix product; one with a unit matrix is the other factor."""
+    """Return a matrix product; a product with a unit matrix is the other factor."""
     first, second = _pair(folder, node)
     for unit, other in zip(_units(folder, node), (second, first), strict=True):
         if unit:
@@ -401,7 +401,7 @@ def _product(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
-    """A convolution; how far it reaches and steps is a size, along how many dimensions it does is not."""
+    """Return a convolution; its window and step are sizes, their number of dimensions is not."""
     args = node.args
     data, weight, bias = [folder.operand(args[which]) for which in ("input", "weight", "bias")]
     if not isinstance(data, Tensor) or not isinstance(weight, Tensor):
@@ -424,7 +424,7 @@ def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _part(folder: Folder, node: RawNode, name: str) -> Value:
-    """One index, or a range, along a dimension: from the start, to the end, or between."""
+    """Return one index, or a range, along a dimension: from the start, to the end, or between."""
     value = folder.operand(node.args["self"])
     if not isinstance(value, Tensor):
         return value or Number(None)
@@ -440,7 +440,7 @@ def _part(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _strided(folder: Folder, node: RawNode, name: str) -> Value | None:
-    """What `chunk`, `split` and `view` leave: parts of a tensor that lies row after row, or all of it reshaped."""
+    """Return the result of `chunk`, `split` or `view`: part of a contiguous tensor, or all of it reshaped."""
     value = folder.operand(node.args["self"])
     if not isinstance(value, Tensor):
         return value
@@ -456,7 +456,7 @@ def _bounded(given: int | None, missing: int, size: int) -> int:
 
 
 def _copy(folder: Folder, node: RawNode, name: str) -> Value | None:
-    """A tensor written over by another is that other."""
+    """Return the copied value: an overwritten tensor equals its source."""
     names = list(node.args)
     value = folder.operand(node.args[names[1]])
     if not isinstance(value, Tensor):
@@ -466,7 +466,7 @@ def _copy(folder: Folder, node: RawNode, name: str) -> Value | None:
 
 
 def _joined(folder: Folder, node: RawNode, name: str) -> Value | None:
-    """Tensors one after another; a single one is itself."""
+    """Return a concatenation; of a single tensor, that tensor."""
     values = folder.operands(node)
     return values[0] if len(values) == 1 else folder.other(node)
 
@@ -501,4 +501,4 @@ RULES: dict[str, Callable[[Folder, RawNode, str], Value | None]] = {
     "convolution": _convolution,
     "iota": _range,
 }
-"""How operators become the builder's, by torch's name."""
+"""Rules by torch's operator name."""

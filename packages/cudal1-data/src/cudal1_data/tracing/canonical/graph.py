@@ -1,8 +1,8 @@
 """An operator graph without names, and its fingerprint.
 
-Two graphs have the same fingerprint when one becomes the other by renaming its nodes. (Colour refinement decides it:
-graphs that refinement cannot tell apart are taken for equal, which for directed graphs with labelled edges as
-small as these needs a construction on purpose.)
+Two graphs have the same fingerprint if one becomes the other by renaming its nodes. Colour refinement decides this:
+graphs that it cannot distinguish count as equal, but directed graphs this small with labelled edges collide only by
+deliberate construction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Edge = tuple[int | None, str]
-"""What a node takes: the node that made it (None for a number) and how it is taken (how it spreads, the number)."""
+"""A node's input: its source node (None for a number), and its broadcast pattern or number."""
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,25 @@ class Node:
     """One operator."""
 
     op: str
-    """What it does."""
+    """Name of the operation."""
     attributes: tuple[str, ...] = ()
-    """What of its settings is part of the mathematics."""
+    """Settings that are part of the mathematics."""
     edges: tuple[Edge, ...] = ()
-    """What it takes."""
+    """Inputs."""
     ordered: bool = True
-    """Whether the order of `edges` means anything."""
+    """Whether the order of `edges` matters."""
     identity: tuple[object, ...] = ()
-    """What tells it from other nodes of one graph and is left out of the fingerprint: sizes, values of numbers."""
+    """Sizes and values of numbers: they distinguish nodes of one graph, but are not in the fingerprint."""
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The nodes that it takes from."""
+        """The source nodes of its inputs."""
         return tuple(source for source, _ in self.edges if source is not None)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which sources come first, and what is returned."""
+    """Nodes, sources first, and the outputs."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[Edge, ...]
@@ -55,7 +55,7 @@ class Graph:
         return found
 
     def uses(self) -> dict[int, int]:
-        """Return how often the outputs and what they need take from each node."""
+        """Return how often the outputs and the alive nodes use each alive node."""
         counts = dict.fromkeys(self.alive(), 0)
         for node in list(counts):
             for source in self.nodes[node].sources:
@@ -66,13 +66,13 @@ class Graph:
         return counts
 
     def operators(self) -> list[str]:
-        """Return the operators that the outputs need with their attributes, in order, without inputs and state."""
+        """Return the operators that the outputs need, with attributes, in order, without inputs and state."""
         chosen = (self.nodes[node] for node in sorted(self.alive()) if self.nodes[node].edges)
         return [" ".join(filter(None, (node.op, *node.attributes))) for node in chosen]
 
 
 def fingerprint(graph: Graph) -> str:
-    """Return 32 hexadecimal digits that graphs share when they differ only in names and order of nodes.
+    """Return 32 hexadecimal digits, equal for graphs that differ only in names and order of nodes.
 
     >>> x, y = Node("input", identity=(0,)), Node("input", identity=(1,))
     >>> square = Graph((x, Node("mul", (), ((0, ""), (0, "")), ordered=False)), ((1, ""),))
@@ -90,7 +90,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _upwards(graph: Graph, alive: Sequence[int], colours: dict[int, str]) -> dict[int, str]:
-    """Colour each node by its own colour and by what it is made of."""
+    """Colour each node by its own colour and those of its inputs."""
     found: dict[int, str] = {}
     for place in alive:
         node = graph.nodes[place]
@@ -101,7 +101,7 @@ def _upwards(graph: Graph, alive: Sequence[int], colours: dict[int, str]) -> dic
 
 
 def _downwards(graph: Graph, alive: Sequence[int], colours: dict[int, str]) -> dict[int, str]:
-    """Colour each node by its own colour and by what is made of it."""
+    """Colour each node by its own colour and those of its users."""
     taken: dict[int, list[str]] = {place: [] for place in alive}
     for position, (source, label) in enumerate(graph.outputs):
         if source is not None:

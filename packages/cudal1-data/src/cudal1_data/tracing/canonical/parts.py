@@ -1,4 +1,4 @@
-"""Parts of a tensor in the graph: where along a dimension they lie, whichever call takes them."""
+"""Parts of a tensor in the graph, by their place along a dimension, regardless of the call that takes them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def part(builder: Builder, value: Tensor, dim: int, taken: range, full: Shape) -
     """Return a range along a dimension: from the start, to the end, or between.
 
     Args:
-        builder: Of the graph.
+        builder: The graph's builder.
         value: The tensor.
         dim: The dimension.
-        taken: Its places.
-        full: Sizes of the result.
+        taken: The range.
+        full: Shape of the result.
     """
     size, start, end, step = value.full[dim], taken.start, taken.stop, taken.step
     if start == 0 and end >= size and step == 1:
@@ -29,17 +29,17 @@ def part(builder: Builder, value: Tensor, dim: int, taken: range, full: Shape) -
 
 
 def strided(builder: Builder, value: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
-    """Return what these strides make of a tensor that lies row after row: all of it reshaped, or a part.
+    """Return a strided view of a contiguous tensor: all of it reshaped, or a part.
 
     Args:
-        builder: Of the graph.
+        builder: The graph's builder.
         value: The tensor.
-        size: Sizes of the result.
+        size: Shape of the result.
         stride: Its strides, in elements.
         offset: Its first element.
 
     Returns:
-        The result; None where it is no range along each dimension.
+        The result; None if it is not a range along each dimension.
     """
     full, sizes, strides = tuple(size), list(size), list(stride)
     if math.prod(full) == math.prod(value.full) and strides == list(_contiguous(full)):

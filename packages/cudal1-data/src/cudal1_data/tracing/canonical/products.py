@@ -1,4 +1,4 @@
-"""Matrix products in the graph, in one form: batches joined, and a transposed product as one of transposed factors."""
+"""Matrix products in canonical form: batches joined, and a transposed product as one of transposed factors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from cudal1_data.tracing.canonical.build import Builder, Number, Shape, Tensor, 
 
 
 def multiply(builder: Builder, name: str, first: Value, second: Value, shape: Shape) -> Value | None:
-    """Return a product of matrices; `bmm` where each member of a batch has a matrix of its own.
+    """Return a matrix product; it stays `bmm` only if the batch does not share the right factor.
 
     Args:
-        builder: Of the graph.
+        builder: The graph's builder.
         name: `mm`, `bmm`, `mv` or `dot`.
         first: The left factor.
         second: The right factor.
-        shape: Of the result.
+        shape: Shape of the result.
 
     Returns:
-        The product; None where a factor is a number that says nothing about it.
+        The product; None if a factor is a number other than 0.
     """
     if Number(0.0) in (first, second):
         return Number(0.0)
@@ -38,14 +38,14 @@ def transposed(builder: Builder, name: str, first: Value, second: Value, full: S
     """Return the transpose of a product, as the product of its transposed factors in swapped order.
 
     Args:
-        builder: Of the graph.
+        builder: The graph's builder.
         name: `mm` or `bmm`.
         first: The left factor.
         second: The right factor.
-        full: Of the result, whose dimensions before the last two may be those of a batch, divided.
+        full: Shape of the result; its dimensions before the last two may be a split batch.
 
     Returns:
-        The product; None where the factors are no tensors, or a batch shares one of them.
+        The product; None if a factor is no tensor, or a batch shares one.
     """
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return None
@@ -67,7 +67,7 @@ def _batched(builder: Builder, first: Tensor, second: Tensor, shape: Shape) -> V
 
 
 def _whole_batches(builder: Builder, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors as they were before the dimensions of their batch were joined, if both were alike."""
+    """Return the factors before their batch dimensions were joined, if both had the same ones."""
     first, second = builder.whole(first), builder.whole(second)
     left, right = (builder.reshaped.get(one.node) for one in (first, second))
     if left is None or right is None or left.shape[:-2] != right.shape[:-2]:

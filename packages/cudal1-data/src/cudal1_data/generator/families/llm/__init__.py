@@ -1,7 +1,7 @@
 """Blocks of language models, forward: norms, rotary embeddings, gated MLPs, attention, losses, sampling, routers.
 
-Written from the published architectures. Other families put random operators together; here the choices are those that
-models differ in.
+They follow published architectures. Other families combine random operators; the choices here are those in which
+models differ.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BLOCKS: dict[str, Callable[[Block], None]] = {
     "router": router,
     "capped logits": capped_logits,
 }
-"""What a task of the family may be."""
+"""The blocks by name."""
 
 
 def llm(program: Program, draw: Draw) -> None:
-    """Write one block; inputs, weights and products have the task's dtype, a third of the tasks each."""
+    """Write one block; inputs, weights and products have the task's dtype, each for a third of the tasks."""
     program.dtype = draw.child("stored").one(("float32", "bfloat16", "float16"))
     program.title = draw.one(list(BLOCKS))
     BLOCKS[program.title](Block(program, draw))

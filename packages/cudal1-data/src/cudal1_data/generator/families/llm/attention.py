@@ -1,7 +1,7 @@
 """Attention of language models: shared heads of keys and values, for a whole prompt and for one new token.
 
-Scores have a spread of one, in bfloat16 of 1.5. The rounding of larger ones would hide how values are added up; beside
-that of smaller ones in bfloat16, the rounding of the weights alone can exceed what a program may err.
+Scores have a standard deviation of 1, in bfloat16 of 1.5. Rounding errors of larger scores would hide the summation of
+values. With smaller scores in bfloat16, rounding the weights alone can exceed the tolerance.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Dims
 
 _PREFILL = ((1024, 128), (2048, 32), (2048, 48), (4096, 8), (4096, 12))
-"""Tokens, and heads of all sequences: 130 to 200 million scores."""
+"""Number of tokens, and of heads in all sequences: 130 to 200 million scores."""
 _GROUPS = ((8, 1), (8, 2), (16, 2), (16, 4), (32, 8), (16, 8), (32, 4))
-"""Heads of queries, and of keys and values."""
+"""Number of heads of queries, and of keys and values."""
 
 
 def _queries(block: Block, *rows: str) -> str:
@@ -22,7 +22,7 @@ def _queries(block: Block, *rows: str) -> str:
 
 
 def _scores_changed(block: Block, root: Node) -> Node:
-    """Cap scores in some."""
+    """Cap scores in some tasks."""
     if block.draw.chance(0.3):
         cap = block.draw.one((3.0, 4.0, 5.0))
         block.line(f"scores = {cap} * torch.tanh(scores / {cap})")
@@ -31,9 +31,9 @@ def _scores_changed(block: Block, root: Node) -> Node:
 
 
 def _weights(block: Block, root: Node, rows: str, keys: str) -> Node:
-    """Write the softmax; in some, with a score of each head that takes weight and gives nothing (a sink).
+    """Write the softmax; in some tasks with a score per head that takes weight without a value (a sink).
 
-    A sink weighs as much as about a fifth of `keys` keys do; otherwise a long row would hide it.
+    A sink weighs about as much as a fifth of `keys` keys; otherwise a long row would hide it.
     """
     if block.draw.chance(0.25):
         sink = block.weight("sink", "HEADS", text=f"torch.tensor({keys}).log() - 1 + torch.randn(HEADS)")
@@ -46,7 +46,7 @@ def _weights(block: Block, root: Node, rows: str, keys: str) -> Node:
 
 
 def _gated(block: Block, text: str, dims: Dims, root: Node) -> tuple[str, Node]:
-    """Multiply the result by a gate of its own size in some."""
+    """Multiply the result by a gate of its shape in some tasks."""
     if not block.draw.chance(0.25):
         return text, root
     gate = block.input("gate", *dims)
@@ -55,9 +55,9 @@ def _gated(block: Block, text: str, dims: Dims, root: Node) -> tuple[str, Node]:
 
 
 def prefill_attention(block: Block) -> None:
-    """Causal attention of a prompt, or of its next part; in some with a window, packed documents, a cap, sinks."""
+    """Write causal attention of a prompt or its next part; some have a window, packed documents, a cap or sinks."""
     draw = block.draw
-    # A prompt's first tokens see few others: two or three rounded weights err too unevenly for bfloat16's tolerance.
+    # A prompt's first tokens see few others: errors of two or three rounded weights vary too much for bfloat16.
     later = block.program.dtype == "bfloat16" or draw.chance(0.3)
     window, packed, slopes = draw.chance(0.35), not later and draw.chance(0.35), draw.chance(0.2)
     layout = "transposed" if draw.chance(0.5) else "contiguous"
@@ -80,7 +80,7 @@ def prefill_attention(block: Block) -> None:
     block.line('scores = scores.masked_fill(~seen, float("-inf"))')
     detail = " ".join(["later"] * later + ["window" if window else "causal"])
     root = node("where", root, *masks, detail=detail)
-    # The slopes leave each query a few near keys, the documents their share.
+    # Slopes leave each query a few near keys, documents those of one document.
     keys = "4.0" if slopes else "WINDOW" if window else "TOKENS / DOCUMENTS" if packed else "TOKENS / 2"
     out = node("matmul", _weights(block, root, "TOKENS", keys), v, detail="values")
     dims = ("BATCH", "HEADS", "TOKENS", "HEAD_DIM")
@@ -113,7 +113,7 @@ def _prefill_sizes(block: Block, *, later: bool, window: bool, packed: bool) -> 
 
 
 def _scores(block: Block, q: Node, k: Node, query: str = "q", key: str = "k", value: str = "v") -> Node:
-    """Write a head of keys and values for each head of queries, and the scores, in the wide dtype."""
+    """Repeat keys and values for each head of queries, and write the scores in the wide dtype."""
     block.line(f"keys = {key}.repeat_interleave(HEADS // KV_HEADS, dim=1)")
     block.line(f"values = {value}.repeat_interleave(HEADS // KV_HEADS, dim=1)")
     block.line(f"scores = {block.wide(f'({query} @ keys.transpose(2, 3))')} / HEAD_DIM**0.5")
@@ -121,7 +121,7 @@ def _scores(block: Block, q: Node, k: Node, query: str = "q", key: str = "k", va
 
 
 def decode_attention(block: Block) -> None:
-    """Attention of one new token of each sequence to a long cache, of which each sequence has filled some."""
+    """Write attention of each sequence's new token to a long, partly filled cache."""
     draw = block.draw
     paged, window = draw.chance(0.35), draw.chance(0.25)
     q = block.input("q", "BATCH", "HEADS", "HEAD_DIM", text=_queries(block))
@@ -160,7 +160,7 @@ def _decode_sizes(block: Block, *, paged: bool, window: bool) -> None:
     width = block.size("HEAD_DIM", 64, draw.one((64, 128)))
     group = heads // kv_heads
     elements = draw.one((2.0e9, 3.0e9)) / block.item_bytes / (2 + 4 * group)
-    """Of keys, when both caches are read, and written and read again for each head of queries."""
+    """Number of elements of the keys: both caches are read, then written and read for each head of queries."""
     length = draw.one((4096, 8192, 16384))
     batch = max(1, round(elements / (kv_heads * width * length)))
     cpu = 1536

@@ -1,4 +1,4 @@
-"""A block of a language model while it is written: inputs and weights in the task's dtype, steps in a wider one."""
+"""Writer of a language model's block: inputs and weights in the task's dtype, sensitive steps in a wider one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PASSES = frozenset(
     }
     | {"index_put"}
 )
-"""Operators that need a pass of their own over memory."""
+"""Operators that need a separate pass over memory."""
 _SMALL, _LARGE = 32, 131072
-"""The range of usual numbers."""
+"""The range of usual sizes."""
 _MOVED_GB = (0.5, 0.7, 0.9, 1.2)
-"""Gigabytes that a fused kernel moves on a GPU, for blocks that memory bounds."""
+"""Gigabytes that a fused kernel moves on a GPU, for memory-bound blocks."""
 
 
 def node(name: str, *operands: Node, detail: str = "") -> Node:
@@ -42,10 +42,10 @@ def node(name: str, *operands: Node, detail: str = "") -> Node:
 
 
 class Block:
-    """Writes one block into a program.
+    """Writer of one block into a program.
 
-    Half precision is as in a model: tensors are stored in it and products are computed in it. Norms, softmax and
-    rotations are computed in torch's default dtype, which is float32, and float64 for the judge's oracle.
+    Half precision is used as in a model, to store tensors and compute products. Norms, softmax and rotations are
+    computed in torch's default dtype: float32, or float64 for the judge's oracle.
 
     Args:
         program: The task.
@@ -65,25 +65,25 @@ class Block:
         return 2 if self.half else 4
 
     def input(self, name: str, *dims: str, text: str = "", layout: Layout = "contiguous") -> Node:
-        """Add an input in the task's dtype; normal values unless `text` makes others.
+        """Add an input in the task's dtype; its values are normal unless `text` is given.
 
-        A transposed one has its second and third dimension in the other order in memory.
+        A transposed input has its second and third dimension swapped in memory.
         """
         return self._known(self.program.input(name, dims, text=text, layout=layout, axes=(1, 2)))
 
     def raw(self, name: str, dims: Dims, *lines: str, kind: str = "x") -> Node:
-        """Add an input that is written as it stands, whatever the task's dtype.
+        """Add an input with its own code, regardless of the task's dtype.
 
         Args:
             name: Its name in `forward`.
             dims: Its shape.
-            lines: Of `get_inputs`; the last one assigns the name.
-            kind: `x` of floating-point numbers, `i` of integers.
+            lines: Lines of `get_inputs`; the last one assigns the name.
+            kind: `x` for floating-point numbers, `i` for integers.
         """
         return self._known(self.program.raw(name, dims, lines, kind))
 
     def weight(self, name: str, *dims: str, text: str = "") -> Node:
-        """Add a parameter in the task's dtype; by default a matrix that keeps the size of what it is applied to."""
+        """Add a parameter in the task's dtype; by default a matrix that preserves the magnitude of its operand."""
         made = text or f"torch.randn({', '.join(dims)}) / {dims[-1]}**0.5"
         return self._known(self.program.parameter(name, dims, text=made, kind="full"))
 
@@ -96,7 +96,7 @@ class Block:
         self.program.line(text)
 
     def wide(self, text: str) -> str:
-        """Return a value in the dtype in which sensitive steps are computed."""
+        """Return a value's text in the dtype of sensitive steps."""
         if not self.half:
             return text
         if not self._knows_wide:
@@ -105,11 +105,11 @@ class Block:
         return f"{text}.to(wide)"
 
     def narrow(self, text: str, like: str) -> str:
-        """Return a value in the task's dtype, which the tensor `like` has."""
+        """Return a value's text in the task's dtype, which is that of the tensor `like`."""
         return f"{text}.to({like}.dtype)" if self.half else text
 
     def returns(self, *outputs: tuple[str, Dims, Node]) -> None:
-        """Set what `forward` returns: text, shape and structure of each output."""
+        """Set text, shape and structure of each output of `forward`."""
         self.program.returns(*(self._output(*one) for one in outputs))
 
     def _output(self, text: str, dims: Dims, root: Node) -> Value:
@@ -117,32 +117,32 @@ class Block:
         return Value(text, root, dims, grid.mixed(self.program.draw, *below))
 
     def size(self, name: str, cpu: int, cuda: int | None = None) -> int:
-        """Set a constant; by default the same for both devices. Returns that of a GPU."""
+        """Set a constant, by default the same for both devices; return its GPU value."""
         self.program.size(name, cpu, cpu if cuda is None else cuda)
         return cpu if cuda is None else cuda
 
     def rows(self, name: str, cpu: float, cuda: float, *, least: int = 1) -> None:
-        """Set a constant to usual numbers near two wanted ones."""
+        """Set a constant to usual sizes near the targets of both devices."""
         self.size(name, *(self._usual(wanted, least) for wanted in (cpu, cuda)))
 
     def _usual(self, wanted: float, least: int) -> int:
         if wanted < _SMALL:
             return max(least, round(wanted))
-        above = max(0, round(math.log2(wanted / _LARGE)))  # the table of sizes ends there
+        above = max(0, round(math.log2(wanted / _LARGE)))  # the table of sizes ends at _LARGE
         return near(self.draw, wanted / 2**above, odd=0.0) << above
 
     def moved_elements(self, *, half: float = 1.0, single: float = 1.0) -> float:
-        """Return how many elements all tensors of a block that memory bounds have on a GPU.
+        """Return the number of elements of all tensors of a memory-bound block on a GPU.
 
         Args:
-            half: Share of the usual amount in half precision: small for references that move much more in between.
+            half: Share of the usual number in half precision; small for references with much intermediate traffic.
             single: The same in single precision.
         """
         return self.draw.one(_MOVED_GB) * (half if self.half else single) * 1e9 / self.item_bytes
 
 
 def _leaves(root: Node) -> Iterator[Node]:
-    """Yield each leaf below once; a weight that a constant stands for is none."""
+    """Yield each leaf below once."""
     seen: set[int] = set()
     waiting: list[Node] = [root]
     while waiting:
@@ -156,5 +156,5 @@ def _leaves(root: Node) -> Iterator[Node]:
 
 
 def chosen(draw: Draw, options: Sequence[str], weights: Sequence[int]) -> str:
-    """Return one of the options, each as often as its weight says."""
+    """Return one of the options, drawn in proportion to their weights."""
     return draw.one([option for option, weight in zip(options, weights, strict=True) for _ in range(weight)])

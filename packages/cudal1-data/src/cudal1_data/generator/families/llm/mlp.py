@@ -1,4 +1,4 @@
-"""Gated MLPs: SwiGLU, GeGLU and their relatives, with their products or without."""
+"""Gated MLPs: SwiGLU, GeGLU and similar, with or without their products."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SHAPES = (
     (7168, 2048),
     (8192, 4096),
 )
-"""Widths outside and inside, of published models and of single experts; weights of at most 140 million numbers."""
+"""Outer and inner widths of published models and single experts; at most 140 million weights."""
 _FLOPS = {"float32": 4.0e10, "bfloat16": 5.0e11, "float16": 5.0e11}
-"""Floating-point operations of a millisecond on a GPU, about."""
+"""Approximate floating-point operations per millisecond on a GPU."""
 
 
 @dataclass(frozen=True)
 class _Activation:
     name: str
     text: str
-    """With `{0}` for its operand."""
+    """Its text, with `{0}` for the operand."""
 
 
 _ACTIVATIONS = (
@@ -40,7 +40,7 @@ _ACTIVATIONS = (
 
 
 def gated_mlp(block: Block) -> None:
-    """Multiply what one layer makes by an activation of what another makes; most with a layer behind."""
+    """Write the product of one layer's output and an activation of another's, mostly followed by a layer."""
     draw = block.draw
     if chosen(draw, ("layers", "activation"), (7, 1)) == "activation":
         _activation_only(block)
@@ -65,7 +65,7 @@ def gated_mlp(block: Block) -> None:
     else:
         gate, up = (_layer(block, name, x, biased=biased) for name in ("gate", "up"))
     limited = draw.chance(0.15)
-    if limited:  # as in models that clamp what outliers would make
+    if limited:  # as in models that clamp outliers
         block.line("gate, up = gate.clamp(max=1.5), up.clamp(-1.5, 1.5) + 1")
         gate, up = node("clamp", gate), node("shift", node("clamp", up))
     block.line(f"h = {act.text.format('gate')} * up")
@@ -100,7 +100,7 @@ def _bias(block: Block, name: str, dim: str) -> Node:
 
 
 def _activation_only(block: Block) -> None:
-    """What stands between the products, as serving engines have it in a kernel of its own."""
+    """Write only the activation between the products, a separate kernel in serving engines."""
     draw = block.draw
     act, joint = draw.one(_ACTIVATIONS), draw.chance(0.6)
     dims = ("TOKENS", "INNER")
@@ -116,7 +116,7 @@ def _activation_only(block: Block) -> None:
         block.line(f"gate, up, dtype = {block.wide('gate')}, {block.wide('up')}, gate.dtype")
     text = f"{act.text.format('gate')} * up"
     h = node("mul", node(act.name, gate), up)
-    if weighted:  # the share of an expert
+    if weighted:  # an expert's share
         share = block.raw("share", ("TOKENS", "1"), "share = torch.rand(TOKENS, 1) + 0.1")
         h, text = node("mul", h, share), f"{text} * share"
     if wide:

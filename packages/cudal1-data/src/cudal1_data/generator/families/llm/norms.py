@@ -1,4 +1,4 @@
-"""Norms as transformers have them: with a residual, and modulated by a condition (AdaLN)."""
+"""Norms of transformers: with a residual, and modulated by a condition (AdaLN)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from cudal1_data.generator.structure import Node
 
 _HIDDEN = (2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
 _CPU_ELEMENTS = 8.0e5
-"""Elements of a tensor at the size for a CPU."""
+"""Elements of a tensor at the CPU size."""
 
 
 def root_mean_square(block: Block, x: str, root: Node, name: str) -> Node:
-    """Write a tensor, divided by the root of its mean square, under a name; the tensor is in the wide dtype."""
+    """Write a tensor divided by its root mean square, under a name; the tensor is in the wide dtype."""
     block.line(f"{name} = {x} * torch.rsqrt({x}.square().mean(dim=-1, keepdim=True) + 1e-6)")
     return node("mul", root, node("rsqrt", node("shift", node("mean", node("square", root), detail="rows"))))
 
@@ -31,7 +31,7 @@ class Norm:
         self.dim = dim
         self.form = draw.one(("rms", "rms", "rms", "layer"))
         self.offset = draw.chance(0.3)
-        """Whether weights are kept without their one, as in Gemma."""
+        """Whether weights are stored as offsets from 1, as in Gemma."""
         self.rounded_first = block.half and draw.chance(0.4)
         """Whether the norm is rounded before its weights are applied, as in Llama."""
         self.bias = self.form == "layer" and draw.chance(0.6)
@@ -42,7 +42,7 @@ class Norm:
         Args:
             x: A tensor in the wide dtype.
             root: Its structure.
-            name: Of the result, which is in the task's dtype.
+            name: Name of the result, which is in the task's dtype.
             weight: Name of the weights.
             like: A tensor in the task's dtype.
         """
@@ -68,16 +68,16 @@ class Norm:
 
 
 def residual_norm(block: Block) -> None:
-    """Add a layer's output to the residual and normalise it; both are returned."""
+    """Write the sum of a layer's output and the residual, and its norm; return both."""
     draw, dims = block.draw, ("TOKENS", "HIDDEN")
     x, residual = block.input("x", *dims), block.input("residual", *dims)
     norm = Norm(block, "HIDDEN")
     wide_sum = draw.chance(0.5)
     factor = draw.one((1, 1, 0.25, 0.5))
     total, text, streams = x, "x", 4
-    if draw.chance(0.25):  # attention and MLP side by side
+    if draw.chance(0.25):  # parallel attention and MLP
         total, text, streams = node("add", total, block.input("y", *dims)), "(x + y)", 5
-    if draw.chance(0.25):  # the layer's output has a norm of its own
+    if draw.chance(0.25):  # the layer's output has its own norm
         block.line(f"x = {block.wide(text)}")
         total, text = norm.apply("x", total, "inner", "inner_weight", "residual"), "inner"
     elif wide_sum and block.half:
@@ -99,7 +99,7 @@ def residual_norm(block: Block) -> None:
 
 
 def modulated_norm(block: Block) -> None:
-    """AdaLN: a norm without weights, then scale and shift from a condition; a gated residual in front in some."""
+    """Write AdaLN: a norm without weights, then scale and shift from a condition; some add a gated residual first."""
     draw, dims, row = block.draw, ("BATCH", "TOKENS", "HIDDEN"), ("BATCH", "1", "HIDDEN")
     form, gated, from_layer = draw.one(("layer", "layer", "rms")), draw.chance(0.5), draw.chance(0.3)
     x = block.input("x", *dims)
@@ -125,7 +125,7 @@ def modulated_norm(block: Block) -> None:
     if draw.chance(0.5) or not block.half:
         block.line(f"out = out * (1 + {block.wide('scale')}) + {block.wide('shift')}")
         text = block.narrow("out", like)
-    else:  # rounded after the norm, as by a layer in half precision
+    else:  # rounded after the norm, as in a half-precision layer
         block.line("out = out.to(x.dtype) * (1 + scale) + shift")
         text = "out"
     out = node("add", node("mul", normed, node("shift", parts["scale"])), parts["shift"])

@@ -1,4 +1,4 @@
-"""What queries and keys go through before attention: rotary embeddings, norms of each head, a cache."""
+"""Operators on queries and keys before attention: rotary embeddings, norms of each head, a cache."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from cudal1_data.generator.families.llm.norms import root_mean_square
 from cudal1_data.generator.structure import Node
 
 _HEADS = ((32, 8), (16, 8), (32, 4), (24, 8), (16, 2), (8, 1), (28, 4), (64, 8))
-"""Heads of queries, and of keys and values, of published models."""
+"""Number of heads of queries, and of keys and values, in published models."""
 
 
 @dataclass(frozen=True)
 class _Rotation:
-    """How pairs of numbers are rotated."""
+    """A rotation of pairs of numbers."""
 
     interleaved: bool
-    """Whether a pair lies next to each other; otherwise in the two halves of a head."""
+    """Whether the numbers of a pair are adjacent; otherwise one is in each half of a head."""
     partial: bool
     """Whether only the first half of a head is rotated."""
     cos: Node
     sin: Node
     place: str
-    """Index that gives the tables the dimension of the heads; empty where they need none."""
+    """Index that adds the dimension of the heads to the tables; empty if not needed."""
 
     def spread(self, block: Block) -> None:
-        """Give the tables the dimension of the heads."""
+        """Add the dimension of the heads to the tables."""
         if self.place:
             block.line(f"cos, sin = cos{self.place}, sin{self.place}")
 
     def lines(self, block: Block, name: str) -> None:
-        """Write the rotation of the tensor of that name, which is in the wide dtype."""
+        """Write the rotation of the named tensor, which is in the wide dtype."""
         if self.partial:
             block.line(f"{name}, kept = {name}.chunk(2, dim=-1)")
         if self.interleaved:
@@ -61,9 +61,9 @@ def _rotation(block: Block, *, heads_first: bool, position: str = "", of_each: b
 
     Args:
         block: The block.
-        heads_first: Whether heads come before tokens in the shape of what is rotated.
-        position: How `get_inputs` makes the position of each token; by default a sequence begins somewhere.
-        of_each: Whether each sequence has positions of its own; by default in half of the tasks.
+        heads_first: Whether heads come before tokens in the rotated tensor's shape.
+        position: Expression of each token's position in `get_inputs`; by default a sequence has a random start.
+        of_each: Whether each sequence has its own positions; by default in half of the tasks.
     """
     draw = block.draw
     of_each = draw.chance(0.5) if of_each is None else of_each
@@ -96,7 +96,7 @@ def _head_sizes(block: Block) -> None:
 
 
 def rotary(block: Block) -> None:
-    """Rotate queries and keys; in one form, write keys and values into a cache."""
+    """Write a rotation of queries and keys; some forms also store keys and values in a cache."""
     form = chosen(block.draw, ("plain", "slots", "positions"), (3, 2, 1))
     if form == "plain":
         _rotated_heads(block, normed=False)
@@ -105,7 +105,7 @@ def rotary(block: Block) -> None:
 
 
 def normed_heads(block: Block) -> None:
-    """Normalise each head of queries and keys (QK-norm), and rotate them in some."""
+    """Write a norm of each head of queries and keys (QK-norm); some tasks also rotate them."""
     _rotated_heads(block, normed=True)
 
 
@@ -120,7 +120,7 @@ def _rotated_heads(block: Block, *, normed: bool) -> None:
     roots = {name: block.input(name, *dims[name], layout=layout) for name in dims}
     rotation = None if normed and draw.chance(0.4) else _rotation(block, heads_first=heads_first)
     length = normed and draw.chance(0.25)
-    """Whether heads are divided by their length and get a scale of their own, as in vision transformers."""
+    """Whether heads are divided by their length and have their own scale, as in vision transformers."""
     scaled = draw.chance(0.3)
     if block.half:
         block.line("dtype = q.dtype")
@@ -160,12 +160,12 @@ def _normed(block: Block, name: str, root: Node, *, heads_first: bool, length: b
 
 
 def _cached(block: Block, *, by_sequence: bool) -> None:
-    """Rotate the heads of new tokens, and write keys and values where an index says.
+    """Write a rotation of new tokens' heads, and an indexed store of keys and values.
 
     Args:
         block: The block.
-        by_sequence: Whether each sequence has a cache of its own, which its tokens continue; otherwise the tokens of
-            all sequences lie in the slots of one cache.
+        by_sequence: Whether each sequence has its own cache, which its tokens continue; otherwise the tokens of all
+            sequences are in slots of one cache.
     """
     tokens = ("BATCH", "TOKENS") if by_sequence else ("TOKENS",)
     q = block.input("q", *tokens, "HEADS", "HEAD_DIM")

@@ -1,6 +1,6 @@
-"""Routers of a mixture of experts: the weights of the best experts, alone or with what the experts made.
+"""Routers of a mixture of experts: the weights of the best experts, alone or with the experts' outputs.
 
-The logits of a token have gaps of 0.1 at least, in random order, so that no rounding exchanges two of them.
+A token's logits differ by at least 0.1, in random order, so that rounding cannot reorder them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from cudal1_data.generator.families.llm.block import Block, node
 from cudal1_data.generator.structure import Node
 
 _EXPERTS = ((8, 2), (16, 2), (64, 6), (64, 8), (128, 8), (256, 8))
-"""Experts, and how many a token goes to."""
+"""Number of experts, and of experts per token."""
 
 
 def router(block: Block) -> None:
-    """Weigh the best experts of each token; in some add up what they made."""
+    """Write the weights of each token's best experts; some tasks also sum the experts' weighted outputs."""
     draw = block.draw
     combined, sigmoid, grouped = draw.chance(0.5), draw.chance(0.35), draw.chance(0.3)
     made = (
@@ -26,7 +26,7 @@ def router(block: Block) -> None:
     if grouped:
         root = _of_best_groups(block, root)
     late = not sigmoid and draw.chance(0.4)
-    """Whether the softmax is of the best logits only."""
+    """Whether the softmax is only over the best logits."""
     if not late:
         block.line(f"scores = torch.{'sigmoid(logits' if sigmoid else 'softmax(logits, dim=-1'})")
         root = node("sigmoid", root) if sigmoid else node("softmax", root, detail="rows")
@@ -50,7 +50,7 @@ def router(block: Block) -> None:
 
 
 def _of_best_groups(block: Block, root: Node) -> Node:
-    """Leave only the experts of the best groups: a group is as good as its best expert."""
+    """Write a mask that keeps the experts of the best groups, ranked by their best expert."""
     block.line("grouped = logits.view(TOKENS, GROUPS, EXPERTS // GROUPS)")
     block.line("peaks = grouped.amax(dim=-1)")
     block.line("least = torch.topk(peaks, TOP_GROUPS, dim=-1).values[:, -1:]")
@@ -61,12 +61,12 @@ def _of_best_groups(block: Block, root: Node) -> Node:
 
 
 def _combined(block: Block, root: Node, name: str, *, late: bool) -> None:
-    """Add up what the experts of each token made, by their weights."""
+    """Write the weighted sum of each token's expert outputs."""
     y = block.input("y", "TOKENS", "TOP_K", "HIDDEN")
     block.line(f"best = torch.topk({name}, TOP_K, dim=-1).values")
     best = node("topk", root, detail="rows")
     weights = _normalised(block, best, "best", late=late)
-    if block.draw.chance(0.5):  # the expert that every token goes to
+    if block.draw.chance(0.5):  # the expert of every token
         shared = block.input("shared", "TOKENS", "HIDDEN")
         text = f"{block.wide('shared')} + "
     else:
@@ -78,7 +78,7 @@ def _combined(block: Block, root: Node, name: str, *, late: bool) -> None:
 
 
 def _dense(block: Block, root: Node, name: str, *, late: bool) -> None:
-    """Weights of all experts, zero for those that a token does not go to; in some scaled by a factor of each token."""
+    """Write the weights of all experts, zero for unselected ones, scaled by a factor for each token."""
     block.line(f"least = torch.topk({name}, TOP_K, dim=-1).values[:, -1:]")
     least = node("part", node("topk", root, detail="rows"), detail="last")
     fill = 'float("-inf")' if late else "0.0"

@@ -1,8 +1,8 @@
-"""Sampling of tokens: filters of the vocabulary, and a choice that given uniform numbers decide.
+"""Sampling of tokens: filters of the vocabulary, and a choice from given uniform numbers.
 
-What is drawn must not depend on rounding: filters compare logits with a logit of the same row, ties stay in, and each
-token has a uniform number of its own, so that the two best scores differ by more than their rounding in all but one of
-a million rows. The logarithm of the chosen token's probability is returned too: it shows each step's precision.
+The choice must not depend on rounding: filters compare logits with a logit of the same row and keep ties, and each
+token has its own uniform number, so that the two best scores differ by more than their rounding errors in all but one
+of a million rows. The log probability of the chosen token is also returned: it shows each step's precision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cudal1_data.generator.structure import Node
 
 
 def sampling(block: Block) -> None:
-    """Keep the best tokens by number, by probability or both, and draw one of them."""
+    """Write a filter of the best tokens by number, by probability or both, and a draw of one of them."""
     draw = block.draw
     form = chosen(draw, ("top-k", "top-k and top-p", "min-p"), (1, 2, 1))
     dims = ("ROWS", "VOCAB")
@@ -49,7 +49,7 @@ def sampling(block: Block) -> None:
 
 
 def _by_rank(block: Block, root: Node, *, nucleus: bool) -> tuple[Node, Node, Node]:
-    """Write the least logit that stays, and the sum of what stays over the best; with the best."""
+    """Write the smallest kept logit, and the sum of kept probabilities over the best; return both and the best."""
     block.line("ranked = torch.topk(logits, TOP_K, dim=-1).values")
     block.line("best = ranked[:, :1]")
     block.line("weights = torch.exp(ranked - best)")
@@ -71,7 +71,7 @@ def _by_rank(block: Block, root: Node, *, nucleus: bool) -> tuple[Node, Node, No
 
 
 def _by_share(block: Block, root: Node) -> tuple[Node, Node, Node]:
-    """The same for tokens that have a share of the best one's probability."""
+    """Write the same for tokens with at least a share of the best one's probability."""
     share = block.draw.one((0.05, 0.1))
     block.line("best = logits.amax(dim=-1, keepdim=True)")
     block.line(f"least = best + math.log({share})")

@@ -1,4 +1,4 @@
-"""What stands behind the last layer: cross-entropy over a vocabulary, capped logits."""
+"""Operators on logits: cross-entropy over a vocabulary, soft caps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from cudal1_data.generator.structure import Node
 
 VOCABULARIES = (32000, 32768, 49152, 50304, 65536, 100352, 128256)
 _FLOPS = {"float32": 4.0e10, "bfloat16": 5.0e11, "float16": 5.0e11}
-"""Floating-point operations of a millisecond on a GPU, about."""
+"""Approximate floating-point operations per millisecond on a GPU."""
 
 
 def cross_entropy(block: Block) -> None:
-    """Loss of each token against a label: smoothed, with a z-loss, capped, with labels to ignore."""
+    """Write the loss of each token; some are smoothed, have a z-loss, capped logits or ignored labels."""
     draw = block.draw
     layer, root, text = _logits(block)
     ignoring = draw.chance(0.4)
@@ -48,7 +48,7 @@ def cross_entropy(block: Block) -> None:
         block.line("extra = 1e-4 * total.square()")
         outputs.append(("extra", ("TOKENS",), node("scale", node("square", total))))
     weighted = draw.chance(0.3)
-    if weighted:  # an advantage of each token
+    if weighted:  # each token's advantage
         loss = node("mul", loss, block.raw("weights", ("TOKENS",), "weights = torch.randn(TOKENS)"))
         block.line("loss = weights * loss")
     if ignoring:
@@ -60,7 +60,7 @@ def cross_entropy(block: Block) -> None:
 
 def _logits(block: Block) -> tuple[bool, Node, str]:
     """Add logits as an input or from a layer; return whether it is a layer, the logits, and their text."""
-    # The rounding of logits in half precision would hide all other steps.
+    # Rounding errors of half-precision logits would hide all other steps.
     if not block.half and block.draw.chance(0.6):
         x = block.input("x", "TOKENS", "HIDDEN")
         head = block.weight("head", "VOCAB", "HIDDEN", text="3 * torch.randn(VOCAB, HIDDEN) / HIDDEN**0.5")
@@ -83,7 +83,7 @@ def _loss_sizes(block: Block, *, layer: bool) -> None:
 
 
 def capped_logits(block: Block) -> None:
-    """Logits of a vocabulary, capped softly; in some scaled by a temperature of each token."""
+    """Write softly capped logits; some are scaled by each token's temperature."""
     draw = block.draw
     x = block.input("x", "TOKENS", "HIDDEN")
     head = block.weight("head", "VOCAB", "HIDDEN", text="6 * torch.randn(VOCAB, HIDDEN) / HIDDEN**0.5")

@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++. No header is included, so that NVRTC builds them in a fraction of a second."""
+"""Kernels in CUDA C++. They include no headers, so that NVRTC builds them in a fraction of a second."""

@@ -1,4 +1,4 @@
-"""Kernels without rows: a thread for some elements."""
+"""Kernels without rows: each thread computes one or several elements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cudal1_data.kernelgen.ir import FLOATS
 
 
 def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) -> CudaKernel:
-    """Write a kernel without rows.
+    """Return a kernel without rows.
 
     Args:
-        kernel: What it computes.
+        kernel: Its operators.
         name: Its name.
         threads: Threads of a block.
-        vector: Elements of a thread; float32 tensors of the whole shape are read and written so many at once.
+        vector: Elements of a thread; floating-point tensors of the whole shape are read and written as such vectors.
 
     Raises:
         UnsuitableError: The vector does not divide the number of elements, or a tensor is too large.

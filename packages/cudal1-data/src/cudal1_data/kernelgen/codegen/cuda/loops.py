@@ -10,16 +10,16 @@ from cudal1_data.kernelgen.fusion import LoopStep
 
 
 def loop_kernel(step: LoopStep, name: str, *, threads: int, unroll: int) -> CudaKernel:
-    """Write a kernel in which a thread goes over all steps of a loop for one element.
+    """Return a kernel in which a thread runs all steps of a loop for one element.
 
     Args:
         step: The loop.
         name: Its name.
         threads: Threads of a block.
-        unroll: Steps that are unrolled.
+        unroll: Unrolled steps.
 
     Raises:
-        UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
+        UnsuitableError: An element of a step needs other elements of the previous step, or a tensor is too large.
     """
     if step.whole is None:
         raise UnsuitableError("elements of the loop's states need each other; PyTorch keeps the loop")

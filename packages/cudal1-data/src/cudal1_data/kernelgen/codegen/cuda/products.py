@@ -1,8 +1,8 @@
-"""Matrix products in CUDA C++ with everything that is done to their results in the same kernel.
+"""Matrix products in CUDA C++ with fused epilogues.
 
 Tiles of both factors go through shared memory. In float32 a thread keeps its part of a block's tile in registers
-(register blocking); factors in half precision go to tensor cores (`mma.sync`), where a warp keeps its part. Both add in
-float32.
+(register blocking). Half-precision factors go to tensor cores (`mma.sync`), where a warp keeps its part. Both
+accumulate in float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = (
     "start part left_tile right_tile multiply"
 )
 _VECTORS = {"float32": (4, 2, 1), "float16": (8, 4, 2, 1), "bfloat16": (8, 4, 2, 1), "bool": (1,)}
-"""Elements that a thread reads at once, up to 16 bytes."""
+"""Possible numbers of elements that a thread reads at once, up to 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class CudaTiles:
     block_n: int
     """Columns of a block's tile."""
     block_k: int
-    """Terms that are in shared memory at once."""
+    """Terms in shared memory at once."""
     part_m: int
-    """Rows of the part of the tile that a thread keeps in registers; a warp on tensor cores."""
+    """Rows of the part of the tile that a thread (on tensor cores, a warp) keeps in registers."""
     part_n: int
     """Columns of that part."""
 
@@ -63,7 +63,7 @@ _HALVES = [
 
 
 def product_choices(reference: Reference, steps: Sequence[Step]) -> list[CudaTiles]:
-    """Return the parameters that suit a reference; none where there is no product that a kernel takes over."""
+    """Return the parameters that suit a reference; empty if no product becomes a kernel."""
     try:
         found = products(reference, steps)
     except UnsuitableError:
@@ -72,7 +72,7 @@ def product_choices(reference: Reference, steps: Sequence[Step]) -> list[CudaTil
 
 
 def nvrtc_product_program(reference: Reference, steps: Sequence[Step], tiles: CudaTiles) -> str:
-    """Write the program with a kernel for each product and what follows it, built by NVRTC; the rest stays PyTorch.
+    """Return the program with a kernel for each product and its epilogue, built by NVRTC; the rest stays PyTorch.
 
     Raises:
         UnsuitableError: There is no product, or a tensor is too large.
@@ -81,7 +81,7 @@ def nvrtc_product_program(reference: Reference, steps: Sequence[Step], tiles: Cu
 
 
 def inline_product_program(reference: Reference, steps: Sequence[Step], tiles: CudaTiles) -> str:
-    """Write the same program, built by torch's extension loader.
+    """Return the same program, built by torch's extension loader.
 
     Raises:
         UnsuitableError: There is no product, or a tensor is too large.
@@ -102,17 +102,17 @@ def _program(
 
 
 class _Product:
-    """Writes the kernel of a product.
+    """Writer of a product's kernel.
 
     Raises:
-        UnsuitableError: A tensor is too large, or factors in half precision and tiles of threads' parts do not fit.
+        UnsuitableError: A tensor is too large, or threads' parts of the tiles are.
     """
 
     def __init__(self, product: Product, tiles: CudaTiles) -> None:
         product.check_places()
         self.product = product
         self.tiles = tiles
-        # Parts of a warp are larger than those of a thread: tiles say which of the two they are made for.
+        # A warp's parts are larger than a thread's: the tiles' parts determine which of the two they are for.
         self.warps = product.half and tiles.part_m % 16 == 0 and tiles.part_n % 8 == 0
         if not self.warps and tiles.part_m * tiles.part_n > 64:
             raise UnsuitableError(f"a thread keeps up to 64 sums, not {tiles.part_m} x {tiles.part_n}")
@@ -204,7 +204,7 @@ constexpr unsigned int THREADS = (BLOCK_M / PART_M) * (BLOCK_N / PART_N){of_keep
         ]
 
     def _load(self, side: str) -> list[str]:
-        """Return the loop that brings a factor's tile into shared memory, some neighbours in memory at once."""
+        """Return the loop that loads a factor's tile into shared memory, several adjacent elements at once."""
         left = side == "left"
         factor, line, block = (self.product.left, "row", "M") if left else (self.product.right, "col", "N")
         size, across = self.rows if left else self.cols, not left and self.product.across
@@ -282,7 +282,7 @@ constexpr unsigned int THREADS = (BLOCK_M / PART_M) * (BLOCK_N / PART_N){of_keep
         ]
 
     def _after(self) -> list[str]:
-        """Return the lines that finish the result and store it."""
+        """Return the lines of the epilogue and stores."""
         product, writer = self.product, self.writer
         if self.warps:
             loops = [("m", "PART_M / 16"), ("n", "PART_N / 8"), ("part", "4")]

@@ -1,4 +1,4 @@
-"""How the threads of a row join what each has reduced: by shuffles, and through shared memory between warps."""
+"""Functions that combine the reductions of a row's threads: shuffles, and shared memory between warps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ IDENTITY = {"sum": "0.0f", "max": "(-1.0f / 0.0f)", "min": "(1.0f / 0.0f)"}
 
 
 def reduction(how: str, threads: int) -> str:
-    """Return the function that joins what the threads of a row have reduced."""
+    """Return the function that combines the reductions of a row's threads."""
     join = JOIN[how].format("x", "__shfl_xor_sync(0xffffffffu, x, step)")
     warp = f"""#pragma unroll
     for (int step = 16; step > 0; step >>= 1) x = {join};
@@ -29,7 +29,7 @@ def reduction(how: str, threads: int) -> str:
 
 
 def reduction_of_columns(how: str, lanes: int) -> str:
-    """Return the function that joins what the lanes of neighbouring rows have reduced."""
+    """Return the function that combines the lanes' reductions of neighbouring rows."""
     return f"""__device__ __forceinline__ float join_{how}(float x) {{
     __shared__ float parts[{lanes}][32];
     __syncthreads();
@@ -53,7 +53,7 @@ _PREFIX = """    const unsigned int place = threadIdx.x % 32;
 
 
 def scan(threads: int) -> str:
-    """Return the function that adds what threads before have, and carries the sum on to the next elements."""
+    """Return the function that adds the values of earlier threads, and carries the sum to the next elements."""
     head = "__device__ __forceinline__ float join_scan(float x, float& carry) {\n"
     if threads == 32:
         last = "    x += carry;\n    carry = __shfl_sync(0xffffffffu, x, 31);\n    return x;\n}\n"
@@ -62,7 +62,7 @@ def scan(threads: int) -> str:
 
 
 def scan_of_parts(threads: int) -> str:
-    """Return the function that says what threads before have, where a thread has several elements of a scan."""
+    """Return the function that sums the earlier threads' values, for scans with several elements per thread."""
     head = "__device__ __forceinline__ float join_parts(float x, float& carry) {\n"
     mine = (
         "    const float others = __shfl_up_sync(0xffffffffu, x, 1);\n"
@@ -75,7 +75,7 @@ def scan_of_parts(threads: int) -> str:
 
 
 def _of_warps(head: str, threads: int) -> str:
-    """Return the lines that add up what the warps before have."""
+    """Return the lines that sum the values of earlier warps."""
     warps = threads // 32
     return f"""{head}    __shared__ float ends[{warps}];
 {_PREFIX}    __syncthreads();

@@ -1,4 +1,4 @@
-"""Kernels over rows: a block or a warp for each row, or neighbouring threads for neighbouring rows."""
+"""Kernels over rows: a block or a warp per row, or neighbouring threads for neighbouring rows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from cudal1_data.kernelgen.ir import FLOATS, Node
 from cudal1_data.operators import device_text
 
 _MAX_HELD = 32
-"""Elements of a row that a thread keeps in registers."""
+"""Maximum number of elements of a row that a thread keeps in registers."""
 
 
 def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unroll: int, vector: int = 1) -> CudaKernel:
-    """Write a kernel in which a block, or a warp, computes a row.
+    """Return a kernel in which a block or a warp computes a row.
 
-    Rows along an axis that is not the last in memory go to threads one by one, so that neighbours read neighbours.
+    If rows are along an axis that is not the last in memory, neighbouring threads take neighbouring rows, for coalesced
+    loads.
 
     Args:
-        kernel: What it computes.
+        kernel: Its operators.
         name: Its name.
         threads: Threads of a row; 32 for a warp.
-        per_block: Rows of a block; more than one for warps only.
-        unroll: Steps of a row's loops that are unrolled.
-        vector: With more than 1, elements that a thread reads at once of a row that then stays in registers, if those
-            suffice.
+        per_block: Rows of a block; more than one only for warps.
+        unroll: Unrolled steps of a row's loops.
+        vector: Elements that a thread reads at once; with more than 1, the row stays in registers if they suffice.
 
     Raises:
         UnsuitableError: The kernel has no rows, or a tensor is too large.
@@ -68,13 +68,13 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
 
 
 def _goes_down(leaf: Node) -> bool:
-    """Whether neighbours of a row do not lie side by side in memory; in a piece of longer rows they do."""
+    """Return whether a row's elements are not adjacent in memory; in a piece of longer rows they are."""
     piece = leaf.text.endswith("]") and not leaf.pace
     return bool(leaf.strides) and not (piece and leaf.strides[-1] == 1)
 
 
 def holds(kernel: Kernel, threads: int, vector: int) -> bool:
-    """Whether threads can keep a row in registers, each some vectors of it."""
+    """Return whether threads can keep a row in registers, each several vectors of it."""
     each = -(-int(kernel.cols) // (threads * vector)) * vector
     return vector > 1 and not kernel.scans and int(kernel.cols) % vector == 0 and each <= _MAX_HELD
 
@@ -95,13 +95,13 @@ def _column_kernel(kernel: Kernel, name: str, *, lanes: int, unroll: int) -> Cud
 
 @dataclass
 class _RowWriter:
-    """Writes a row: a loop for each stage of reductions, values between the loops, and a loop that stores."""
+    """Writer of a row: a loop for each stage of reductions, values between the loops, and a loop that stores."""
 
     text_of: Writer
     threads: int
     unroll: int
     vector: int
-    """With more than 1 the row stays in registers; each step of a thread has so many elements."""
+    """Elements per step of a thread; with more than 1 the row stays in registers."""
     lines: list[str] = field(default_factory=list[str])
     outer: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
     inner: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
@@ -109,15 +109,15 @@ class _RowWriter:
     before: list[str] = field(default_factory=list[str])
     after: list[str] = field(default_factory=list[str])
     kept: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
-    """Values that a later loop needs, too, with the arrays that hold them; empty before they are computed."""
+    """Arrays of values that a later loop also needs; empty before they are computed."""
     scan_vector: int = 1
-    """With more than 1 each step of a thread has so many elements where rows are scanned."""
+    """Elements per step of a thread in scans."""
     scanned: dict[int, str] = field(default_factory=dict[int, str])
-    """By `id` of a scan its value, where a thread has several elements."""
+    """Value of a scan by its `id`, if a thread has several elements."""
     loaded: dict[int, str] = field(default_factory=dict[int, str])
-    """By `id` of a tensor one of the elements that a thread has read at once."""
+    """Text of an element of a vector load, by the tensor's `id`."""
     phases: list[tuple[str, list[str], str]] = field(default_factory=list[tuple[str, list[str], str]])
-    """What a step does for a scan: a line before its elements, lines for each, a line behind."""
+    """Lines of a step for a scan: one before its elements, those for each element, one after."""
 
     @property
     def kernel(self) -> Kernel:
@@ -142,7 +142,7 @@ class _RowWriter:
         return self.lines
 
     def _find_kept(self, reductions: list[Node], stages: dict[int, int]) -> None:
-        """Find what one loop computes and a later one needs."""
+        """Find the values that one loop computes and a later one needs."""
         loops = [
             [(one.operands[0], False) for one in reductions if stages[id(one)] == stage]
             for stage in range(1, max(stages.values(), default=0) + 1)
@@ -177,7 +177,7 @@ class _RowWriter:
         begin: list[str] = []
         for node in nodes:
             name = self.text_of.known.fresh(stem(node))
-            # Both forms: a reduction that keeps its axes and one that loses them are the same number.
+            # Both forms: a reduction with and without `keepdim` has the same value.
             self.outer[id(node), False] = self.outer[id(node), True] = name
             begin.append(f"float {name} = {IDENTITY[node.how]};")
             value = self.value(node.operands[0], False)
@@ -217,7 +217,7 @@ class _RowWriter:
         self.lines += alone
 
     def _scan(self, node: Node) -> None:
-        """Write what each step does for a scan: a thread adds up its own elements, and what threads before have."""
+        """Write a scan's step: a thread sums its own elements, and those of earlier threads."""
         names = self.text_of.known
         total, prefix = names.fresh("thread_sum"), names.fresh("prefix")
         carry, before = names.fresh("carry"), names.fresh("sum_before")
@@ -273,7 +273,7 @@ class _RowWriter:
 
     @property
     def steps(self) -> int:
-        """How many vectors of a row a thread has."""
+        """Number of vectors of a row per thread."""
         return -(-int(self.kernel.cols) // (self.threads * self.vector))
 
     def _held_loop(self) -> None:
@@ -309,7 +309,7 @@ class _RowWriter:
         by_row = self._by_row(node, aligned)
         text = self._text(node, aligned, by_row)
         known, lines = (self.outer, self.lines) if by_row else (self.inner, self.body)
-        if node.kind == "pointwise" and text.isidentifier() and key not in self.kept:  # a cast of what has a name
+        if node.kind == "pointwise" and text.isidentifier() and key not in self.kept:  # a cast of a named value
             known[key] = text
             return text
         names = self.text_of.known

@@ -1,4 +1,4 @@
-"""What kernels in CUDA C++ share: how elements are read and written, and a kernel's whole text."""
+"""Shared parts of kernels in CUDA C++: reads and writes of elements, and a kernel's whole text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {
     "bool": "unsigned char",
     "int64": "long long",
 }
-"""How elements of each dtype are read."""
+"""C type of each dtype's elements."""
 READS = {
     "float32": "{0}",
     "bool": "({0} ? 1.0f : 0.0f)",
@@ -51,14 +51,14 @@ STORES = {
 
 @dataclass(frozen=True)
 class Share:
-    """What blocks share."""
+    """Work divided among blocks."""
 
     count: int
-    """How many there are of it."""
+    """Total number of elements, rows or columns."""
     per_block: int
-    """How many of these a block has."""
+    """Number of these per block."""
     per_text: str = ""
-    """`per_block` as a program writes it, where that is not a number."""
+    """Text of `per_block` in a program, if not the number."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class CudaKernel:
     name: str
     """Its name."""
     grid: tuple[Share, ...]
-    """What its blocks share: elements, rows, or rows and columns of tiles. The number of blocks is the product."""
+    """Work of its blocks: elements, rows, or rows and columns of tiles. The numbers of blocks are multiplied."""
     block: tuple[int, int, int]
     """Threads of a block."""
     parameters: tuple[str, ...]
     """Types of its pointers, inputs first."""
     constants: dict[str, str]
-    """Sizes that it names, with how Python writes them."""
+    """Sizes that it names, with their Python expressions."""
     comment: str
-    """What it does, in a sentence."""
+    """Its description, in a sentence."""
 
     @property
     def blocks(self) -> int:
@@ -87,12 +87,12 @@ class CudaKernel:
 
 
 def wide_type(dtype: str, vector: int) -> str:
-    """Return the type of several elements that are read at once."""
+    """Return the type of several elements read at once."""
     return f"{'float' if dtype == 'float32' else 'ushort'}{vector}"
 
 
 def stored(value: str, dtype: str) -> str:
-    """Return how a value is written as an element of a dtype."""
+    """Return a value's text as an element of a dtype."""
     return value if dtype == "float32" else f"to_{dtype}({value})"
 
 
@@ -107,20 +107,20 @@ def whole_kernel(
     helpers: str = "",
     inputs: Sequence[tuple[str, str]] = (),
 ) -> CudaKernel:
-    """Return a kernel of its lines.
+    """Return a kernel made from its lines.
 
     Args:
-        writer: What wrote them.
+        writer: Writer of the lines.
         name: Its name.
         lines: Its body.
-        grid: What its blocks share.
+        grid: Work of its blocks.
         block: Threads of a block.
-        comment: What it does, in a sentence.
+        comment: Its description, in a sentence.
         helpers: Functions and constants that it needs.
-        inputs: Names and dtypes of the tensors that it reads, where these are not the leaves.
+        inputs: Names and dtypes of the tensors that it reads, if not the leaves.
 
     Raises:
-        UnsuitableError: A tensor that it reads holds something else than floats and masks.
+        UnsuitableError: An input has a dtype that is not in `TYPES`.
     """
     kernel = writer.kernel
     given = list(inputs) or [(writer.known.pointer(leaf), leaf.dtype) for leaf in kernel.leaves]
@@ -148,7 +148,7 @@ def whole_kernel(
 
 
 class Writer:
-    """Writes values of single elements."""
+    """Writer of single elements' values."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -159,11 +159,11 @@ class Writer:
         self.constants = Constants(kernel)
 
     def value(self, node: Node, aligned: bool) -> str:
-        """Return the name of a node's value; its lines are written before."""
+        """Return the name of a node's value, after writing its lines."""
         key = (id(node), aligned)
         if key not in self.names:
             text = self.text(node, aligned)
-            if node.kind == "pointwise" and text.isidentifier():  # a cast of what has a name
+            if node.kind == "pointwise" and text.isidentifier():  # a cast of a named value
                 self.names[key] = text
                 return text
             self.names[key] = self.known.fresh(stem(node))
@@ -184,7 +184,7 @@ class Writer:
         return f"(float)({self.kernel.offset(node, aligned, place='i', row='row', col='col')})"
 
     def load_vector(self, leaf: Node, vector: int, place: str, condition: str = "") -> str:
-        """Return the line that reads several elements; `load` then gives the one that is called `part`."""
+        """Return the line that reads several elements; `load` then returns the one at index `part`."""
         pointer, wide = self.known.pointer(leaf), wide_type(leaf.dtype, vector)
         name = f"{pointer.removesuffix('ptr')}x{vector}"
         element = f"reinterpret_cast<const {TYPES[leaf.dtype]}*>(&{name})[part]"
