@@ -183,12 +183,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             exemplar_rule: Rule that chooses these programs; see `cudal1_env.exemplars`.
             reward: Rule that turns a verdict into a number; see `cudal1_env.reward`.
             precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
-            archive: File that keeps evaluations and supplies exemplars; None keeps evaluations in memory
-                until `close`.
+            archive: File that keeps evaluations and supplies exemplars; None keeps them in memory until `close`.
             evaluator: An `Evaluator`, or the URL of a service (`cudal1-env serve`). None starts a judge on this machine
                 at the first step. The environment does not close an `Evaluator` that it was given.
-            audit: File that `cudal1-env audit --out` wrote; tasks marked in it pay at most 1. `auto` uses the suite's
-                own file if it has one. With None every task pays in full.
+            audit: File of `cudal1-env audit --out`; tasks marked in it pay at most 1. `auto`: the suite's own; None: none.
             seed_variants: When a task is first drawn, measure its known programs (its variants, then programs from
                 templates) until the archive has six of them in three score buckets or no more are known. So the first
                 observation already has exemplars. On held-out tasks this shows known answers to the policy.
