@@ -186,7 +186,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             archive: File that keeps evaluations and supplies exemplars; None keeps them in memory until `close`.
             evaluator: An `Evaluator`, or the URL of a service (`cudal1-env serve`). None starts a judge on this machine
                 at the first step. The environment does not close an `Evaluator` that it was given.
-            audit: File of `cudal1-env audit --out`; tasks marked in it pay at most 1. `auto` uses the suite's own, if any.
+            audit: File of `cudal1-env audit --out`; its marked tasks pay at most 1. `auto` uses the suite's own file.
             seed_variants: When a task is first drawn, measure its known programs (its variants, then programs from
                 templates) until the archive has six of them in three score buckets or no more are known. So the first
                 observation already has exemplars. On held-out tasks this shows known answers to the policy.
