@@ -28,8 +28,6 @@ JUDGES = ("tests/env/judge/", "tests/env/testing/")
 
 Other files have few judges. One process for the judges of all files takes longer.
 """
-ATTACKS = "tests/env/judge/test_exploits.py"
-"""Among the slow tests these take as long as all other judges together."""
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"
 VERIFIERS = ROOT / "packages" / "cudal1-env" / "src" / "cudal1_env" / "adapters" / "verifiers.py"
 """Needs a package that does not fit into this environment; tests/env/test_adapters.py runs it in another."""
@@ -68,15 +66,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class OneProcessForJudges(LoadScopeScheduling):
-    """Gives each process a file at a time, and one of them all files with judges: those measure one after another.
-
-    With slow tests among them they are too much for one process: there the attacks are a part of their own.
-    """
+    """Gives each process a file at a time, and one of them all files with judges: those measure one after another."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        alone = file == ATTACKS and self.config.option.markexpr != "not slow"
-        return "judges" if file.startswith(JUDGES) and not alone else file
+        return "judges" if nodeid.startswith(JUDGES) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
