@@ -140,7 +140,7 @@ def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
 def test_nothing_before_a_candidates_sample_depends_on_its_sets(
     monkeypatch: pytest.MonkeyPatch, *, chained: bool
 ) -> None:
-    """How long a candidate is frozen shows neither whether its outputs will be compared whole nor its chain's length."""
+    """How long a candidate is frozen shows neither its chain's length nor whether its outputs are compared whole."""
     script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1, 4) if chained else Sizes(20, 1, 3))
     script.run()
     samples = timed(script.log) if chained else script.log
