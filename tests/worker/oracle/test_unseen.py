@@ -23,7 +23,7 @@ from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_worker.oracle.oracle import Oracle
-from cudal1_worker.oracle.unseen import Unseen
+from cudal1_worker.oracle.unseen import Unseen, _chosen, _Seen
 
 SHOWN = {
     "a product alone": "x @ w",
@@ -201,6 +201,13 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     assert capped.rewarded_low == 1.0
     assert capped.speedup == speedup
     assert "no output would show product 1 (mm) in tf32" in capped.message
+
+
+def test_a_small_call_is_tried_if_it_takes_long() -> None:
+    seconds = {"mul": 1.0, "svd": 2.0, "amax": 0.001, "div": 0.001}
+    sizes = {"mul": 10**6, "svd": 5000, "amax": 70, "div": 1}
+    calls = [_Seen(name, False, sizes[name], torch.float32, [], seconds[name]) for name in seconds]
+    assert [calls[k].name for k in _chosen(calls, list(range(4)), 16)] == ["mul", "svd"]
 
 
 def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:

@@ -14,6 +14,7 @@ neighbours. Maxima and minima are not omitted, because the usual softmax only su
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 MAX_PRODUCTS, MAX_OTHERS = 8, 16
-"""Maximum products and other operator calls to test, spread over the forward pass."""
+"""Maximum products and other operator calls to test, spread over the forward pass; as many small calls again that take
+long."""
+_SPARED = 0.05
+"""Share of the forward pass's time that its cheapest calls take together; among small calls these are not tested."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _NEIGHBOURS = 16
@@ -102,7 +106,7 @@ class Unseen:
 
     def _faults(self, one: _Set) -> list[_Fault]:
         values = copied(one.values)
-        with _Calls() as counted:
+        with _Calls(gpu=self._oracle.device.type == "cuda") as counted:
             self._oracle.run(self._oracle.models.plain, values)
         calls = counted.seen
         products = [k for k, call in enumerate(calls) if call.is_product]
@@ -223,14 +227,32 @@ class _Seen:
     dtype: torch.dtype
     parted: list[tuple[int, int]]
     """`Call.parted` of a product; empty for other calls."""
+    seconds: float = 0.0
+    """Duration."""
 
 
 class _Calls(Counting):
-    """Counts the calls that compute from floating-point tensors, and changes one; see `Counting`."""
+    """Counts and times the calls that compute from floating-point tensors, and changes one; see `Counting`."""
 
-    def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+    def __init__(
+        self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
+    ) -> None:
         super().__init__(number, change)
         self.seen: list[_Seen] = []
+        self._gpu = gpu
+        """Whether a call's duration ends with its kernels."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute one operator call and note its duration."""
+        before, began = len(self.seen), time.perf_counter()
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if len(self.seen) > before:
+            if self._gpu:
+                torch.cuda.synchronize()
+            self.seen[-1] = replace(self.seen[-1], seconds=time.perf_counter() - began)
+        return result
 
     def number_of(self, call: Call) -> int | None:
         """Count a call."""
@@ -315,9 +337,26 @@ def _of_parts(tensors: dict[int, torch.Tensor]) -> list[_Fault]:
 
 
 def _chosen(calls: list[_Seen], some: list[int], count: int) -> list[int]:
-    """Return at most `count` numbers of large calls from `some`, evenly spaced."""
+    """Return numbers of calls from `some`: at most `count` of large ones and as many of others that take long."""
     most = max((calls[k].size for k in some), default=0)
-    some = [k for k in some if calls[k].size >= MIN_SHARE * most]
+    large = [k for k in some if calls[k].size >= MIN_SHARE * most]
+    long = _long(calls)
+    return _spread(large, count) + _spread([k for k in some if k in long and k not in large], count)
+
+
+def _long(calls: list[_Seen]) -> set[int]:
+    """Return the numbers of all calls but the cheapest, which take `_SPARED` of the time together."""
+    left = _SPARED * sum(call.seconds for call in calls)
+    found: set[int] = set()
+    for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
+        left -= calls[k].seconds
+        if left < 0.0:
+            found.add(k)
+    return found
+
+
+def _spread(some: list[int], count: int) -> list[int]:
+    """Return at most `count` of some numbers, evenly spaced."""
     if len(some) <= count:
         return some
     return [some[round(k * (len(some) - 1) / (count - 1))] for k in range(count)]

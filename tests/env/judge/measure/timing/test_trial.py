@@ -131,9 +131,22 @@ def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
     script.run()
     first = next(k for who, sets in script.log for k in sets if who == "C" and k >= 0)
     met = {who: [k for one, sets in script.log for k in sets if one == who and k >= first] for who in "RC"}
-    assert met["R"] == met["C"]
+    assert met["R"] == met["C"][: len(met["R"])]
     assert len(met["C"]) == len(set(met["C"])) >= 20 * 3
     assert max(met["C"]) < script.sets.prepared, "made before the samples, not between them"
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_nothing_before_a_candidates_sample_depends_on_its_sets(
+    monkeypatch: pytest.MonkeyPatch, *, chained: bool
+) -> None:
+    """How long a candidate is frozen shows neither its chain's length nor whether its outputs are compared whole."""
+    script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1, 4) if chained else Sizes(20, 1, 3))
+    script.run()
+    samples = timed(script.log) if chained else script.log
+    for number, (who, sets) in enumerate(samples):
+        earlier = {k for _, others in samples[:number] for k in others}
+        assert who == "R" or not earlier & set(sets)
 
 
 def test_a_short_chain_ends_at_the_first_outputs_that_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +172,14 @@ def test_a_long_chain_ends_at_outputs_that_are_compared_whole_or_is_full(monkeyp
     assert max(passed) > 0
 
 
-def test_lengths_of_chains_differ_and_both_arms_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_of_chains_differ_and_the_reference_has_those_of_the_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     script = Script(monkeypatch, chained=True, sizes=Sizes(20, 12, 1, 4))
     script.run()
-    lengths = [len(sets) for _, sets in timed(script.log)]
-    assert lengths[::2] == lengths[1::2]
+    of_candidate, of_reference = ([len(sets) for who, sets in timed(script.log) if who == one] for one in "CR")
+    assert of_reference[1:] == of_candidate[:-1]
+    lengths = of_candidate
     assert min(lengths) >= 1
     assert max(lengths) <= 12
     assert len(set(lengths)) > 3

@@ -175,6 +175,8 @@ class Trial:
     random: np.random.Generator
     """Draws the order of the arms and the ends of chains."""
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    _last_sets: list[InputSet] = field(default_factory=list[InputSet])
+    """Sets of the candidate's last sample; the reference's next one has the same."""
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
         """Measure until `enough` returns true or the trial is full, then kill the candidate and time the reference.
@@ -190,6 +192,7 @@ class Trial:
         self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
         first = self.sets.take(alone_sets)
         before = self._alone(first, ALONE_BEFORE)
+        self._last_sets = first[: self.sizes.sets]
         latency_ms = statistics.median(_net_ms(before, overhead_of(before)))
         for arm in (self.reference, self.candidate):
             arm.limit(latency_ms * 1e-3)
@@ -231,14 +234,19 @@ class Trial:
         return pairs, states
 
     def _pair(self, pairs: Pairs, *, candidate_first: bool) -> None:
-        sets = self._next_sets()  # the same sets for both arms
-        calls = len(sets) // self.sizes.repeats
+        """Time the candidate on new sets, and the reference on those that the candidate had in the last pair.
+
+        A candidate sees how long it was frozen. If the reference had the same sets first, that would show whether the
+        candidate's outputs will be compared whole, or how many calls its chain has.
+        """
+        sets, last = self._next_sets(), self._last_sets
+        self._last_sets = sets
         for is_candidate in (candidate_first, not candidate_first):
             if is_candidate:
-                samples = [self._of_candidate(part) for part in _parts(sets, calls)]
+                samples = [self._of_candidate(part) for part in _parts(sets, len(sets) // self.sizes.repeats)]
                 pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
             else:
-                pairs.reference.append(self._reference(sets, calls))
+                pairs.reference.append(self._reference(last, len(last) // self.sizes.repeats))
 
     def _next_sets(self) -> list[InputSet]:
         """Return the sets of the next pair. A chain ends at a secret set that is compared whole.

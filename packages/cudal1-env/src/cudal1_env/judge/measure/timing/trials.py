@@ -120,7 +120,7 @@ class Trials:
             with of_reference(pool):
                 reference.open()
             candidate.open()
-        pool.fit(self._device.free_bytes(), 2 * sizes.sets)
+        pool.fit(self._device.free_bytes(), 3 * sizes.sets)
         sets = TrialSets(case, pool)
         # Seeded by the system: the same order in all trials of a pool would favour one arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
