@@ -26,6 +26,17 @@ WRITES = (
 )
 
 
+PICKY = f"""{HEADER}class Model(nn.Module):
+    def forward(self, x):
+        assert (x * 2**18 == (x * 2**18).round()).all()
+        return torch.sin(30 * x)
+def get_inputs():
+    return [(torch.randn(64, 64) * 2**18).round() / 2**18]
+def get_init_inputs():
+    return []
+"""
+
+
 HALF = (
     f"{HEADER}class Model(nn.Module):\n    def forward(self, x, w):\n        return torch.relu(x @ w) * 2\n"
     "def get_inputs():\n    return [torch.randn(64, 128).to(torch.DTYPE), torch.randn(128, 64).to(torch.DTYPE)]\n"
@@ -64,6 +75,34 @@ def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None
         x = one.inputs[: 4 * 8 * 16].view(np.float32)
         assert one.answers[0].whole is not None
         np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))
+
+
+@pytest.mark.slow
+def test_widened_answers_differ_in_tolerances_alone_and_none_is_smaller() -> None:
+    with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
+        source = PICKY.replace("        assert (x * 2**18 == (x * 2**18).round()).all()\n", "")
+        pool = judge._pools.take(Case(task(source), "", "training"), b"\x0d" * 16)
+        larger = 0
+        for one in pool.sets(0, 4):
+            (narrow,), (wide,) = one.answers, one.widened()
+            assert narrow.whole_limits is not None
+            assert wide.whole_limits is not None
+            np.testing.assert_array_equal(narrow.positions, wide.positions)
+            np.testing.assert_array_equal(narrow.whole, wide.whole)
+            assert (wide.whole_limits >= narrow.whole_limits).all()
+            larger += int((wide.whole_limits > narrow.whole_limits).sum())
+        assert larger > 0
+
+
+@pytest.mark.slow
+def test_a_reference_that_refuses_moved_inputs_judges_without_them() -> None:
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        for angle, status in (("30 * x", Status.CORRECT), ("30.01 * x", Status.WRONG_OUTPUT)):
+            program = (
+                f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.sin({angle})\n"
+            )
+            one = judge.evaluate(task(PICKY), program, precision="correct")
+            assert one.status is status, one.message
 
 
 @pytest.mark.slow
