@@ -359,7 +359,7 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
     monkeypatch.chdir(tmp_path)
     for layer, words in (
         ("secomp", "unknown sandbox layer 'secomp'; did you mean 'seccomp'"),
-        ("seccomp", "demanded sandbox layers: seccomp"),
+        ("seccomp", "required sandbox layers: seccomp"),
     ):
         if (name, layer) == ("doctor", "seccomp"):
             continue  # it says what there is
