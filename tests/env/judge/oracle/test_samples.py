@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
+from cudal1_env.judge.device.base import Output
 from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.oracle.numerics import Answer, compare
 from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
 from cudal1_env.judge.oracle.sets import InputSet
@@ -67,6 +71,22 @@ def test_widened_tolerances_count_where_an_element_errs_too_much(errors: list[fl
     err = np.abs(got - 1.0).max()
     assert found.correct == (err <= (1.0 if same else 2.0))
     assert len(asked) == (err > 1.0)
+
+
+def test_outputs_written_while_answers_are_widened_do_not_count() -> None:
+    right = np.ones(4)
+    answers = (Answer(np.arange(4), right, np.full(4, 0.01), right, np.full(4, 0.01)),)
+    memory = np.zeros(4)
+
+    def widened() -> tuple[Answer, ...]:
+        memory[:] = 1.0
+        return answers
+
+    arm = cast(Arm, SimpleNamespace(memory=SimpleNamespace(whole=lambda _: memory.copy())))
+    output = cast(Output, SimpleNamespace(expected=Expected((4,), "float64", aliases=False)))
+    (found,) = Arm.compare_whole(arm, InputSet(0, "own", np.empty(0), answers, widened), [output])
+    assert memory.all()
+    assert not found.correct
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))

@@ -293,10 +293,12 @@ class Arm:
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         """Compare whole outputs. Call it within `contract`: it raises `Contract` if they cannot be read."""
+        # Read once: while the oracle widens answers, work that is still in flight could write better outputs.
+        got = [self.memory.whole(output) for output in outputs]
         return one.decide(
             lambda answers: [
-                compare(self.memory.whole(output), answer, output.expected, whole=True)
-                for answer, output in zip(answers, outputs, strict=True)
+                compare(values, answer, output.expected, whole=True)
+                for values, answer, output in zip(got, answers, outputs, strict=True)
             ]
         )
 

@@ -39,7 +39,7 @@ class InputSet:
     def decide(self, comparison: Callable[[Sequence[Answer]], Sequence[Comparison]]) -> tuple[Comparison, ...]:
         """Compare outputs with the answers; if an output is incorrect, compare with the widened answers instead.
 
-        Errors on moved inputs cost four times as much as the set, and fewer than one honest verdict in 50 needs them.
+        Widened answers cost four times as much as the set, and few honest programs need them (decision 002).
 
         Args:
             comparison: Compares the outputs with answers.
