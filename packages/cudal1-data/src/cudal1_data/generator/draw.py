@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Sequence
+from math import cos, log, pi, sqrt
 from typing import TypeVar
 
+_TWO_PI = 2.0 * pi
 _Item = TypeVar("_Item")
 
 
@@ -35,7 +36,7 @@ class Draw:
 
     def normal(self) -> float:
         """Return a number from the standard normal distribution."""
-        return math.sqrt(-2.0 * math.log(1.0 - self._next())) * math.cos(2.0 * math.pi * self._next())
+        return sqrt(-2.0 * log(1.0 - self._next())) * cos(_TWO_PI * self._next())
 
     def chance(self, share: float) -> bool:
         """Return True with this probability."""

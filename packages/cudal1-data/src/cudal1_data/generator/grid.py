@@ -7,8 +7,10 @@ independent of an input. Rows stand for all leading dimensions, columns for the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal, cast
 
 from cudal1_data.generator.draw import Draw
@@ -77,13 +79,14 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
     return values
 
 
-def apply(operator: Function, *grids: Grid) -> Grid | None:
-    """Apply an operator to each place; return None if it is undefined or overflows."""
+def apply(operator: Function, *grids: Grid, constant: float | None = None) -> Grid | None:
+    """Apply an operator to each place, with the constant last; return None if it is undefined or overflows."""
     function = cast("Callable[..., float]", operator)
+    last = () if constant is None else (repeat(constant),)
     try:
-        values = [function(*each) for each in zip(*(grid.values for grid in grids), strict=True)]
+        values = list(map(function, *(grid.values for grid in grids), *last))
         redrawn = {
-            name: [function(*each) for each in zip(*(g.redrawn.get(name, g.values) for g in grids), strict=True)]
+            name: list(map(function, *(grid.redrawn.get(name, grid.values) for grid in grids), *last))
             for name in leaves(*grids)
         }
     except (OverflowError, ValueError, ZeroDivisionError):
@@ -156,7 +159,7 @@ def informative(grid: Grid | None, min_effect: float = _MIN_EFFECT) -> bool:
     if largest > _LARGEST or spread < _MIN_SPREAD * largest or largest < 0.05:
         return False
     rounded = [round(value / largest, 4) for value in grid.values]
-    if max(map(rounded.count, set(rounded))) > _MAX_EQUAL * len(rounded):
+    if max(Counter(rounded).values()) > _MAX_EQUAL * len(rounded):
         return False
     return all(_change(grid.values, values) >= min_effect * spread for values in grid.redrawn.values())
 
@@ -207,13 +210,13 @@ def mixes(*grids: Grid) -> bool:
 
 def size(values: Sequence[float]) -> float:
     """Return the root mean square."""
-    return math.sqrt(math.fsum(value * value for value in values) / len(values))
+    return math.sqrt(math.fsum([value * value for value in values]) / len(values))
 
 
 def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation."""
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / len(values))
 
 
 def change(grid: Grid, name: str) -> float:
@@ -224,4 +227,4 @@ def change(grid: Grid, name: str) -> float:
 def _change(before: Samples, after: Samples) -> float:
     if not all(map(math.isfinite, after)):
         return 0.0
-    return math.sqrt(math.fsum((one - other) ** 2 for one, other in zip(before, after, strict=True)) / len(before))
+    return math.sqrt(math.fsum([(one - other) ** 2 for one, other in zip(before, after, strict=True)]) / len(before))

@@ -24,7 +24,7 @@ _BOUNDS: dict[str, Interval] = {"mask": UNIT, "positive": POSITIVE}
 """Bounds of an input's elements by kind; other kinds are unbounded."""
 _ACROSS_NS = 6.0
 """Time to combine an element of a transposed tensor with one of a contiguous tensor."""
-_NAMES = ("h", "u", "v", "s", "p", "r", "e", "d", "f", "o", "n", "l")
+_NAMES = (*"huvspredfonl", *(f"h{number}" for number in range(2, 100)))
 _CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
 
@@ -195,7 +195,7 @@ class Program:
         """Assign a value to a variable, unless it is one."""
         if value.nested == 0:
             return value
-        name = name or self.free((*_NAMES, *(f"h{number}" for number in range(2, 100))))
+        name = name or self.free(_NAMES)
         self._taken.add(name)
         self._lines.append(f"{name} = {value.text}")
         return renamed(value, name)

@@ -61,11 +61,7 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
     idle = bounds.chooses(operator.expression) and bounds.applied(operator.expression, *map(usual, operands), *fixed)[1]
     if idle or any(is_even(operands[place].node) for place in operator.even_in):
         return None
-
-    def applied(*each: float) -> float:
-        return operator.function(*each, *extra)
-
-    result = grid.apply(applied, *(one.grid for one in operands))
+    result = grid.apply(operator.function, *(one.grid for one in operands), constant=constant)
     if result is None or (len(operands) == 1 and grid.unchanged(operands[0].grid, result)):
         return None
     node = _build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands])
