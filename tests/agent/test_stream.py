@@ -11,7 +11,7 @@ import pytest
 from cudal1_agent.config import with_flags
 from cudal1_agent.data import stream as streams
 from cudal1_agent.data.prompts import parse_answer
-from cudal1_agent.data.stream import Place, Stream, answers, make_stream, streamed
+from cudal1_agent.data.stream import Choices, Place, Stream, answers, make_stream, streamed
 from cudal1_agent.errors import ConfigError, CorpusError
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.run.checkpoints import newest
@@ -40,6 +40,20 @@ def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Str
         "have": NOTHING,
     }
     return make_stream(text, **{**values, **more})
+
+
+@pytest.fixture
+def rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the pairs of each task of the one stream of a test; that they are the same each time is for other tests to show."""
+    kept: dict[int, list[Choices]] = {}
+    render_pairs = Stream.pairs
+
+    def pairs(self: Stream, number: int) -> list[Choices]:
+        if number not in kept:
+            kept[number] = render_pairs(self, number)
+        return kept[number]
+
+    monkeypatch.setattr(Stream, "pairs", pairs)
 
 
 def first(stream: Stream, count: int, *, start: Place = Place(), workers: int = 0) -> list[Any]:  # noqa: B008  # frozen
@@ -135,6 +149,7 @@ def tokenizer(stream: Stream) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered_once")
 def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exactly() -> None:
     stream = made("generated?seed=0")
     encode = Encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
@@ -174,6 +189,7 @@ def test_a_stream_of_which_nothing_fits_is_given_up(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered_once")
 def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp_path: Path) -> None:
     trl = {
         "max_steps": 4,
