@@ -44,7 +44,7 @@ def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Str
 
 @pytest.fixture
 def rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the pairs of each task of the one stream of a test; that they are the same each time is for other tests to show."""
+    """Keep the pairs of each task of a test's one stream; other tests show that they are the same each time."""
     kept: dict[int, list[Choices]] = {}
     render_pairs = Stream.pairs
 

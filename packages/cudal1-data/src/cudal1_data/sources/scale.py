@@ -89,7 +89,7 @@ def memory_of(task: Task, tracer: Tracer) -> Memory:
     """
     if task.memory is not None:
         return task.memory
-    found = tracer.trace(task)
+    found = tracer.trace(task, behaviour=False)
     if found.memory is None:
         raise BrokenTaskError(f"{task.id}: the reference cannot be traced: {found.error}")
     return found.memory

@@ -47,8 +47,9 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - any exception is the fault of the program
             text = str(error).strip()
             answer = TaskGraph(id=asked["id"], error=f"{type(error).__name__}: {text.splitlines()[0] if text else ''}")
-        with suppress(Exception):  # a program that does not run has no behaviour
-            answer = answer.model_copy(update={"behaviour": behaviour(asked["source"], asked["id"])})
+        if asked["behaviour"]:
+            with suppress(Exception):  # a program that does not run has no behaviour
+                answer = answer.model_copy(update={"behaviour": behaviour(asked["source"], asked["id"])})
         answers.write(answer.model_dump_json() + "\n")
         answers.flush()
 

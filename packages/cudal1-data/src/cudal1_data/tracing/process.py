@@ -82,13 +82,17 @@ class Tracer:
         """End the child."""
         self.close()
 
-    def trace(self, task: Task) -> TaskGraph:
+    def trace(self, task: Task, *, behaviour: bool = True) -> TaskGraph:
         """Trace one task.
+
+        Args:
+            task: The task.
+            behaviour: Whether to run its reference on small inputs, too; this takes as long as the trace.
 
         Raises:
             DataError: torch is not installed.
         """
-        line, reason = self._child.ask({"id": task.id, "source": task.source})
+        line, reason = self._child.ask({"id": task.id, "source": task.source, "behaviour": behaviour})
         return TaskGraph.model_validate_json(line) if line else TaskGraph(id=task.id, error=reason)
 
     def version(self) -> str:
