@@ -23,10 +23,18 @@ settings.load_profile("cudal1")
 
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
-JUDGES = ("tests/env/judge/", "tests/env/testing/")
-"""Folders most of whose tests judge programs.
+JUDGES = (
+    "tests/env/judge/",
+    "tests/env/testing/",
+    "tests/env/baselines/",
+    "tests/env/test_env_judge.py",
+    "tests/env/test_llm_programs.py",
+    "tests/test_readme.py",
+)
+"""Folders and files most of whose tests judge programs.
 
-Other files have few judges. One process for the judges of all files takes longer.
+Judges of two processes wait for each other's leases: 20 tests of `test_llm_programs.py` take 31 s, and 75 to 90 s
+beside another judge. Other files have few judges: with those of all files, this process would be the longer one.
 """
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"
 VERIFIERS = ROOT / "packages" / "cudal1-env" / "src" / "cudal1_env" / "adapters" / "verifiers.py"
