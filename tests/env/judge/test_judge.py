@@ -301,6 +301,16 @@ def test_a_program_may_return_what_torch_negates_when_it_is_read(judge: Judge) -
     assert one.status is Status.CORRECT, one.message
 
 
+def test_a_program_may_trace_a_part_of_itself_in_its_first_call(judge: Judge) -> None:
+    task = reference("return torch.relu(x[0]) + 1", "[torch.randn(256, 512)]")
+    traced = (
+        "if not hasattr(self, 'traced'):\n            self.traced = torch.jit.trace(nn.ReLU(), x[0])\n"
+        "        return self.traced(x[0]) + 1"
+    )
+    one = judge.evaluate(task, candidate(traced), precision="correct")
+    assert one.status is Status.CORRECT, one.message
+
+
 def test_outputs_in_a_dictionary_go_by_their_names(judge: Judge) -> None:
     task = reference("return {'sum': x[0].sum(1), 'max': x[0].amax(1)}", "[torch.randn(256, 512)]")
     good, bad = "{'max': x[0].amax(1), 'sum': x[0].sum(1)}", "{'sum': x[0].amax(1), 'max': x[0].sum(1)}"

@@ -344,13 +344,17 @@ def _place(leaf: Any) -> tuple[Any, ...] | None:
 
 
 def storages(model: Any) -> set[int]:
-    """Return the addresses of the storages of a module's parameters and buffers, without calling its methods."""
+    """Return the addresses of a module's parameters and buffers, without calling the program's methods."""
     found: set[int] = set()
     modules = [model] if isinstance(model, torch.nn.Module) else []
     for module in modules:  # the list grows
-        own = vars(module)
-        tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
+        if isinstance(module, torch.jit.ScriptModule):  # whose methods are torch's, and whose dictionary lacks them
+            tensors = [*module.parameters(), *module.buffers()]
+        else:
+            own = vars(module)
+            tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
+            parts = [one for one in own["_modules"].values() if one is not None]
+            modules += [one for one in parts if all(one is not other for other in modules)]
         made = [one for one in tensors if isinstance(one, torch.Tensor) and not torch.nn.parameter.is_lazy(one)]
         found.update(_storage(one).data_ptr() for one in made)
-        modules += [one for one in own["_modules"].values() if one is not None and all(one is not m for m in modules)]
     return found
