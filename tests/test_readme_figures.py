@@ -93,8 +93,8 @@ def solved(group: str) -> Callable[..., list[str]]:
 
 FIGURES: dict[str, Callable[..., list[str]]] = {
     "a program against itself, H200, `report`": against_the_usual_ways,
-    "a program against itself, H200, `training`": present_judge,
-    "the same, `report` precision": present_judge,
+    "a program against itself, H100, `training`": present_judge,
+    "the same, H200, `report` precision": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
     "attacks paid, CPU": attacks_and_look_alikes,
     "published CUDA-L1 programs judged again": published,
