@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -107,9 +108,28 @@ class Script:
         return self.trial.run(1e-3, enough)
 
 
-def timed(log: list[tuple[str, list[int]]]) -> list[tuple[str, list[int]]]:
-    """The samples of the pairs: those between the reference alone before and after."""
-    return log[ALONE_BEFORE : len(log) - ALONE_AFTER]
+def timed(log: list[tuple[str, list[int]]], repeats: int = 1) -> list[tuple[str, list[int]]]:
+    """The samples of the pairs: those after each arm's first ones, and before the reference alone again."""
+    return log[2 * ALONE_BEFORE * repeats : len(log) - ALONE_AFTER * repeats]
+
+
+@pytest.mark.parametrize("sizes", [Sizes(20, 12, 1, 4), Sizes(20, 1, 3)])
+def test_both_arms_make_as_many_samples_before_the_pairs(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
+    """The first samples of an arm take longer."""
+    latencies_ms = {"R": itertools.chain([9.0] * 4 * sizes.repeats, itertools.repeat(1.0))}
+    latencies_ms["C"] = itertools.chain([9.0] * 4 * sizes.repeats, itertools.repeat(1.0))
+    script = Script(
+        monkeypatch,
+        reference_ms=lambda: next(latencies_ms["R"]),
+        candidate_ms=lambda: next(latencies_ms["C"]),
+        chained=sizes.calls > 1,
+        sizes=sizes,
+    )
+    samples = script.run().samples
+    before = ALONE_BEFORE * sizes.repeats
+    assert [who for who, _ in script.log[: 2 * before]] == ["R"] * before + ["C"] * before
+    assert samples.candidate_ms == pytest.approx([1.0] * 20)
+    assert samples.reference_ms == pytest.approx([1.0] * 20)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -129,8 +149,9 @@ def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
 ) -> None:
     script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1, 4) if chained else Sizes(20, 1, 3))
     script.run()
-    first = next(k for who, sets in script.log for k in sets if who == "C" and k >= 0)
-    met = {who: [k for one, sets in script.log for k in sets if one == who and k >= first] for who in "RC"}
+    pairs = timed(script.log, script.trial.sizes.repeats)
+    first = next(k for who, sets in pairs for k in sets if who == "C")
+    met = {who: [k for one, sets in pairs for k in sets if one == who and k >= first] for who in "RC"}
     assert met["R"] == met["C"][: len(met["R"])]
     assert len(met["C"]) == len(set(met["C"])) >= 20 * 3
     assert max(met["C"]) < script.sets.prepared, "made before the samples, not between them"
@@ -143,7 +164,7 @@ def test_nothing_before_a_candidates_sample_depends_on_its_sets(
     """How long a candidate is frozen shows neither its chain's length nor whether its outputs are compared whole."""
     script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1, 4) if chained else Sizes(20, 1, 3))
     script.run()
-    samples = timed(script.log) if chained else script.log
+    samples = timed(script.log, script.trial.sizes.repeats)
     for number, (who, sets) in enumerate(samples):
         earlier = {k for _, others in samples[:number] for k in others}
         assert who == "R" or not earlier & set(sets)

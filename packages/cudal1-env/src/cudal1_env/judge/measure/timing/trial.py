@@ -1,8 +1,8 @@
 """One trial: paired samples of both arms in random order, the idle arm frozen.
 
-Order of a trial: the reference alone, pairs of samples, the candidate's death, the reference alone again. An empty
-sample with as many calls follows each sample of the reference, because the overhead drifts with the host's speed (by
-half within 0.1 s) and a chain's first call takes longer than the others.
+Order of a trial: the reference alone, as many samples of the candidate, pairs of samples, the candidate's death, the
+reference alone again. An empty sample with as many calls follows each sample of the reference, because the overhead
+drifts with the host's speed (by half within 0.1 s) and a chain's first call takes longer than the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from cudal1_env.stats import TrialSamples
 
 ALONE_BEFORE = 4
 ALONE_AFTER = 8
-"""Samples of the reference alone, before the pairs and after the candidate's death."""
+"""Samples of the reference alone, before the pairs and after the candidate's death. The candidate also has
+`ALONE_BEFORE` samples before the pairs, which do not count."""
 _OVERHEAD_ALLOWANCE = 1.25
 """Maximum ratio of an empty call beside the candidate to one after its death; an excess is not subtracted."""
 FIRST_PAIRS = 8
@@ -196,6 +197,7 @@ class Trial:
         latency_ms = statistics.median(_net_ms(before, overhead_of(before)))
         for arm in (self.reference, self.candidate):
             arm.limit(latency_ms * 1e-3)
+        self._settle(first)
         pairs, states = self._pairs(ready, enough)
         self.candidate.close()
         after = self._alone(first, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
@@ -302,9 +304,23 @@ class Trial:
 
     def _alone(self, sets: Sequence[InputSet], count: int) -> list[Timed]:
         """Time the reference alone; it may see the same sets again."""
+        return [self._reference(part, self.sizes.calls) for part in self._again(sets, count)]
+
+    def _settle(self, sets: Sequence[InputSet]) -> None:
+        """Make samples of the candidate that do not count, as many as the reference has made.
+
+        The first samples of an arm take longer: on a CPU 30, 22, 11 and 9 %, on a GPU 9 % (docs/log.md). So a candidate
+        without them would seem slower than the reference. Outputs and limits are those of counted samples.
+        """
+        for part in self._again(sets, ALONE_BEFORE):
+            for chain in _parts(part, self.sizes.calls):
+                self._of_candidate(chain)
+
+    def _again(self, sets: Sequence[InputSet], count: int) -> list[Sequence[InputSet]]:
+        """Return the sets of each of `count` samples; a set may be in several."""
         size = self.sizes.sets
         starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
-        return [self._reference(sets[start : start + size], self.sizes.calls) for start in starts]
+        return [sets[start : start + size] for start in starts]
 
 
 def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
