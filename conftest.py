@@ -85,6 +85,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneProcessForJudges(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure coverage in the default tests only: it makes tests of pure Python a third slower."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker("no_cover")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker asks for what this machine lacks."""
     if item.get_closest_marker("gpu") and not GPU.exists():
