@@ -21,7 +21,7 @@ def against_the_usual_ways(lines: list[Line]) -> list[str]:
 
 
 def present_judge(lines: list[Line]) -> list[str]:
-    judged = [line for line in lines if line["kind"] == "judge"]
+    judged = [line for line in lines if line["kind"] in ("judge", "a-against-a")]
     assert {line["protocol"] for line in judged} == {"2"}
     distance = statistics.median(abs(line["speedup"]["point"] - 1) for line in judged)
     holding = [line for line in judged if line["speedup"]["low"] <= 1 <= line["speedup"]["high"]]
@@ -95,6 +95,7 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "a program against itself, H200, `report`": against_the_usual_ways,
     "a program against itself, H100, `training`": present_judge,
     "the same, H200, `report` precision": present_judge,
+    "the same on a CPU (two cores), `report`": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
     "attacks paid, CPU": attacks_and_look_alikes,
     "published CUDA-L1 programs judged again": published,

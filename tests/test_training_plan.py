@@ -45,7 +45,7 @@ def test_the_settings_of_each_planned_training_are_accepted(repository: Path, tm
         name.rpartition("/")[2]: settings.sft.trl["max_steps"] * settings.sft.trl["per_device_train_batch_size"]
         for name, settings in found.items()
     }
-    assert (pairs["quarter.toml"], pairs["gpu.toml"], pairs["four.toml"]) == (8000, 32000, 128000)
+    assert (pairs["quarter.toml"], pairs["gpu.toml"], pairs["four.toml"]) == (4000, 16000, 64000)
     scratch = found["configs/gpu.toml configs/gpu/scratch.toml"]
     assert scratch.model is None
     assert scratch.embedded.context >= scratch.prompt.max_tokens + scratch.evaluation.max_new_tokens
