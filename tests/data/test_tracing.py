@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from itertools import permutations
 
 import pytest
@@ -11,7 +13,7 @@ from cudal1_data import Task, load_suite
 from cudal1_data.dedup.overlaps import find_overlaps
 from cudal1_data.sources.kernelbench import notes
 from cudal1_data.task import Memory
-from cudal1_data.tracing import Tracer, trace_tasks
+from cudal1_data.tracing import TaskGraph, Tracer, process, trace_tasks
 from cudal1_data.tracing.canonical.build import Builder, Number
 from cudal1_data.tracing.canonical.chains import joined
 from cudal1_data.tracing.canonical.graph import Graph, Node, fingerprint
@@ -270,6 +272,23 @@ def test_a_task_that_cannot_be_traced_leaves_the_others_alone() -> None:
     report = find_overlaps(("mine", list(found.values())), ("again", [found["prints"]]))
     assert [one.task for one in report.overlaps] == ["good"]
     assert report.failed.keys() == {"values", "raises", "dies", "hangs"}
+
+
+def test_several_processes_trace_and_results_keep_the_order_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = threading.Event()
+
+    def trace(_: Tracer, task: Task) -> TaskGraph:
+        if task.id == "first":
+            assert second.wait(30), "expected two tracers at work"
+        else:
+            second.set()
+        return TaskGraph(id=task.id, error="a double")
+
+    monkeypatch.setattr(Tracer, "trace", trace)
+    monkeypatch.setattr(process, "PER_CHILD", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    tasks = [Task(id=name, source=name, name=name, level=1, origin="t") for name in ("first", "second", "third")]
+    assert [one.id for one in trace_tasks(tasks)] == ["first", "second", "third"]
 
 
 def test_a_trace_reports_randomness_and_memory(tracer: Tracer) -> None:

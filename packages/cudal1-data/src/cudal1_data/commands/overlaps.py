@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -15,9 +16,11 @@ from cudal1_data.progress import paced
 
 if TYPE_CHECKING:
     from cudal1_data.task import Device
-    from cudal1_data.tracing import TaskGraph, Tracer
+    from cudal1_data.tracing import TaskGraph
 
 NOTES = "notes"
+_TIMEOUT_S = 120.0
+"""Default limit for one task; see `tracing.process.TIMEOUT_S`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Overlaps:
     """Suite to compare with; `notes` for the KernelBench graphs in this package."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device whose default sizes to trace; a graph does not depend on sizes."""
-    timeout_s: float = 120.0
+    timeout_s: float = _TIMEOUT_S
     """Maximum time per task, in seconds."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the report as JSON."""
@@ -45,32 +48,31 @@ class Overlaps:
         """Trace both suites and print the report."""
         from cudal1_data.dedup.overlaps import find_overlaps
         from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
-        from cudal1_data.tracing import Tracer
 
-        with Tracer(timeout_s=self.timeout_s) as tracer:
-            graphs = _traced(tracer, self.spec, self.device)
-            if self.with_ == NOTES:
-                name, others = "kernelbench", known_graphs()
-                mine = tracer.version()
-                if release(mine) != release(load_notes().torch):
-                    print(
-                        f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {mine}: "
-                        "what the two decompose otherwise is not found; --with SUITE traces both with one",
-                        file=sys.stderr,
-                    )
-            else:
-                name, others = self.with_, _traced(tracer, self.with_, self.device)
+        graphs = _traced(self.spec, self.device, self.timeout_s)
+        if self.with_ == NOTES:
+            name, others = "kernelbench", known_graphs()
+            mine = version("torch")
+            if release(mine) != release(load_notes().torch):
+                print(
+                    f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {mine}: "
+                    "what the two decompose otherwise is not found; --with SUITE traces both with one",
+                    file=sys.stderr,
+                )
+        else:
+            name, others = self.with_, _traced(self.with_, self.device, self.timeout_s)
         report = find_overlaps((self.spec, graphs), (name, others))
         print(report.model_dump_json() if self.json_ else report.text())
 
 
-def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
+def _traced(spec: str, device: Device, timeout_s: float = _TIMEOUT_S) -> list[TaskGraph]:
     """Return the graphs of a suite's tasks; report progress."""
     from cudal1_data.sources import load_suite
+    from cudal1_data.tracing import trace_tasks
 
     suite = load_suite(spec, device=device)
     report_broken(suite)
-    return [tracer.trace(task) for task in paced(suite, len(suite), f"tasks of {spec} traced")]
+    return list(paced(trace_tasks(suite, timeout_s=timeout_s), len(suite), f"tasks of {spec} traced"))
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,7 @@ class Trace:
 
     def run(self) -> None:
         """Trace and print."""
-        from cudal1_data.sources import load_suite
-        from cudal1_data.tracing import trace_tasks
-
-        suite = load_suite(self.spec, device=self.device)
-        report_broken(suite)
-        found = trace_tasks(paced(suite, len(suite), f"tasks of {self.spec} traced"))
+        found = _traced(self.spec, self.device)
         if self.json_:
             print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
             return

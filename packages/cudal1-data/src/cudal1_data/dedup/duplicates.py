@@ -5,13 +5,13 @@ Two tasks are the same if their operator graphs or their results on small inputs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from cudal1_data.dedup.behaviours import Behaviours
 from cudal1_data.progress import paced
 from cudal1_data.sources.kernelbench import Same, Why, same_tasks
 from cudal1_data.task import Task
-from cudal1_data.tracing import TaskGraph, Tracer
+from cudal1_data.tracing import TaskGraph, trace_tasks
 from cudal1_data.tracing.process import TIMEOUT_S
 
 _traced: dict[str, TaskGraph] = {}
@@ -44,9 +44,8 @@ def near_duplicates(
     unknown = [task for task in tasks if task.source and task.id not in found] if test else []
     if not unknown:
         return found
-    with _Graphs(notify, timeout_s) as graphs:
-        mine = graphs.of(unknown, "training tasks")
-        others = graphs.of(test, "tasks of the test")
+    mine = _graphs_of(unknown, "training tasks", notify, timeout_s)
+    others = _graphs_of(test, "tasks of the test", notify, timeout_s)
     by_graph: dict[str, str] = {}
     for task, graph in zip(test, others, strict=True):
         if graph.fingerprint is not None:
@@ -60,36 +59,18 @@ def near_duplicates(
     return found
 
 
-class _Graphs:
-    """Tracer that traces each reference text once."""
-
-    def __init__(self, notify: Callable[[str], None], timeout_s: float) -> None:
-        self._notify = notify
-        self._tracer = Tracer(timeout_s=timeout_s)
-
-    def __enter__(self) -> _Graphs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tracer.close()
-
-    def of(self, tasks: Iterable[Task], what: str) -> list[TaskGraph]:
-        """Return the trace of each task.
-
-        Args:
-            tasks: The tasks.
-            what: Their name in messages.
-        """
-        tasks = list(tasks)
-        missing = list({task.source: task for task in tasks if task.source not in _traced}.values())
-        if missing:
-            self._notify(
-                f"tracing the references of {len(missing)} {what}, to find near-duplicates of the test by operator "
-                f"graph and behaviour: mostly less than a second each, {self._tracer.timeout_s:g} s at most"
-            )
-        for task in paced(missing, len(missing), f"{what} traced", notify=self._notify):
-            _traced[task.source] = self._tracer.trace(task)
-            if (error := _traced[task.source].error) is not None:
-                known = "by id, text and behaviour" if _traced[task.source].behaviour else "by id and text"
-                self._notify(f"{task.id} cannot be traced, so its near-duplicates are found {known} only: {error}")
-        return [_traced[task.source] for task in tasks]
+def _graphs_of(tasks: Sequence[Task], what: str, notify: Callable[[str], None], timeout_s: float) -> list[TaskGraph]:
+    """Return the trace of each task; each reference text is traced once."""
+    missing = list({task.source: task for task in tasks if task.source not in _traced}.values())
+    if missing:
+        notify(
+            f"tracing the references of {len(missing)} {what}, to find near-duplicates of the test by operator "
+            f"graph and behaviour: mostly less than a second each, {timeout_s:g} s at most"
+        )
+    found = paced(trace_tasks(missing, timeout_s=timeout_s), len(missing), f"{what} traced", notify=notify)
+    for task, graph in zip(missing, found, strict=True):
+        _traced[task.source] = graph
+        if graph.error is not None:
+            known = "by id, text and behaviour" if graph.behaviour else "by id and text"
+            notify(f"{task.id} cannot be traced, so its near-duplicates are found {known} only: {graph.error}")
+    return [_traced[task.source] for task in tasks]

@@ -1,4 +1,4 @@
-"""Tracing of tasks in a child process, with a time limit for each.
+"""Tracing of tasks in child processes, with a time limit for each.
 
 Tracing executes references, so use only trusted suites: the child is no sandbox. It keeps torch and the programs'
 prints, crashes and endless loops out of this process. Candidates are never traced.
@@ -12,7 +12,9 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Self
 
@@ -24,34 +26,38 @@ TIMEOUT_S = 120.0
 """Time limit for one task; KernelBench's largest references take about 10 s on one slow core."""
 START_TIMEOUT_S = 300.0
 """Time limit to import torch on a busy machine."""
+PER_CHILD = 16
+"""Tasks for which another child process is worth its start."""
 
 
-def trace_tasks(
-    tasks: Iterable[Task],
-    *,
-    timeout_s: float = TIMEOUT_S,
-    notify: Callable[[TaskGraph], None] | None = None,
-) -> list[TaskGraph]:
-    """Trace references one after another in a separate process.
+def trace_tasks(tasks: Iterable[Task], *, timeout_s: float = TIMEOUT_S) -> Iterator[TaskGraph]:
+    """Trace references in child processes, one for each core but no more than one for `PER_CHILD` tasks.
 
     Args:
         tasks: Tasks whose references are executed.
         timeout_s: Maximum time per task; a slower one gets an error instead of a graph.
-        notify: Called with each result.
 
-    Returns:
+    Yields:
         One result for each task, in order.
 
     Raises:
         DataError: torch is not installed.
     """
-    results: list[TaskGraph] = []
-    with Tracer(timeout_s=timeout_s) as tracer:
-        for task in tasks:
-            results.append(tracer.trace(task))
-            if notify is not None:
-                notify(results[-1])
-    return results
+    tasks = list(tasks)
+    count = max(1, min(len(os.sched_getaffinity(0)), len(tasks) // PER_CHILD))
+    free: queue.SimpleQueue[Tracer] = queue.SimpleQueue()
+
+    def traced(task: Task) -> TaskGraph:
+        tracer = free.get()
+        try:
+            return tracer.trace(task)
+        finally:
+            free.put(tracer)
+
+    with ExitStack() as opened, ThreadPoolExecutor(count) as threads:
+        for _ in range(count):
+            free.put(opened.enter_context(Tracer(timeout_s=timeout_s)))
+        yield from threads.map(traced, tasks)
 
 
 class Tracer:

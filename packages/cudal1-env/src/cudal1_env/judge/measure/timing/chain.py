@@ -83,7 +83,7 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
 
     Args:
         arm: An arm in the timed loop.
-        sets: Inputs that this arm never saw, one for each call; a single one on a CPU.
+        sets: Inputs, one for each call; a single one on a CPU. Those of a counted sample of a candidate are new to it.
         untimed: Inputs of a chain's first calls, before the clock. These calls bring caches, clock rates and GPU
             contexts into the state that later calls find. The first takes 50 % longer than the fourth.
         empty: Do everything except the calls, with the outputs of the last call before the timed loop, to measure the
