@@ -17,7 +17,6 @@ from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.judge.oracle.sets import InputSet
@@ -171,13 +170,14 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
 @pytest.mark.slow
 def test_no_program_is_timed_on_a_set_that_another_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[int] = []
-    measure = Trial._of_candidate
+    next_sets = Trial._next_sets
 
-    def noting(self: Trial, sets: list[InputSet]) -> Sample:
-        met.extend(one.index for one in sets)
-        return measure(self, sets)
+    def noting(self: Trial) -> list[InputSet]:
+        found = next_sets(self)
+        met.extend(one.index for one in found)
+        return found
 
-    monkeypatch.setattr(Trial, "_of_candidate", noting)
+    monkeypatch.setattr(Trial, "_next_sets", noting)
     program = candidate("return torch.add(x[1], x[0], alpha=2)")
     with Judge() as judge:
         first, second = (judge.evaluate(ADD, program) for _ in range(2))
