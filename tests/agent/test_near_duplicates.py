@@ -200,6 +200,7 @@ def test_copies_in_a_table_of_tasks_are_left_out(tmp_path: Path) -> None:
     assert [one.id for one in sets.train] == ["mine/1"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_random_task_of_the_test_is_left_out() -> None:
     test = Suite(
         "bench", [*held_out(), held_out(UNRELATED, name="bench/random")[0].model_copy(update={"tags": ("random",)})]

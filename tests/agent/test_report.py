@@ -305,6 +305,7 @@ SPOTS = st.tuples(st.sampled_from(FILES), st.integers(0, 2**20))
 DAMAGE = st.lists(st.tuples(SPOTS, st.binary(min_size=1, max_size=40)), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DAMAGE, st.none() | SPOTS)
 def test_any_damage_leaves_a_page_and_a_view_or_is_refused_in_words(

@@ -167,6 +167,7 @@ def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exact
         assert list(islice(again(), 20)) == rows[used : used + 20]
 
 
+@pytest.mark.slow
 def test_exemplars_are_dropped_until_an_example_fits_and_too_long_ones_are_left_out() -> None:
     stream = made(contexts=(2,))
     words = tokenizer(stream)

@@ -102,6 +102,7 @@ def test_help_says_which_fields_a_folder_loses(capsys: pytest.CaptureFixture[str
     assert "split, tags and sizes in ids are lost" in text
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_the_published_release_as_a_folder(tmp_path: Path, shared_data: Path) -> None:
     suite = load_suite(shared_data / "cuda-l1" / "h100.jsonl")

@@ -521,6 +521,7 @@ def test_sizes_on_a_gpu_are_those_of_current_models() -> None:
 # Splits by what is heavy, and held-out families
 
 
+@pytest.mark.slow
 def test_no_set_of_heavy_operators_stands_in_two_splits() -> None:
     suite = load_suite("generated?n=96&seed=11&split_by=operators")
     splits: dict[str, set[str]] = {}

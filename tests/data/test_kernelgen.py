@@ -79,6 +79,7 @@ def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: P
     assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
     read_tasks = 0
     for task in [*load_suite("starter", device="cpu"), *stored_tasks(0, 4)]:

@@ -183,6 +183,7 @@ def test_a_sum_of_hundreds_of_terms_stops_nothing() -> None:
     assert classify(module("return x"), long) is None
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.text(max_size=60))
 def test_comments_and_texts_of_a_program_show_nothing(text: str) -> None:

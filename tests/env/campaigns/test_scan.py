@@ -59,6 +59,7 @@ def test_what_is_wrong_with_a_reference_is_named(answer: str, fault: str) -> Non
     assert (fault in found) if fault else found == ""
 
 
+@pytest.mark.slow
 def test_a_scan_resumes_and_counts(tmp_path: Path) -> None:
     tasks = list(load_suite("generated:norm+softmax?n=2&seed=3"))
     out = tmp_path / "scan.jsonl"
