@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import starmap
 from typing import Literal, cast
 
 from cudal1_data.generator.draw import Draw
@@ -82,13 +82,14 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
 def apply(operator: Function, *grids: Grid, constant: float | None = None) -> Grid | None:
     """Apply an operator to each place, with the constant last; return None if it is undefined or overflows."""
     function = cast("Callable[..., float]", operator)
-    last = () if constant is None else (repeat(constant),)
+    last: list[Samples] = [] if constant is None else [[constant] * len(grids[0].values)]
+
+    def applied(columns: Iterable[Samples]) -> Samples:
+        return list(starmap(function, zip(*columns, *last, strict=True)))
+
     try:
-        values = list(map(function, *(grid.values for grid in grids), *last))
-        redrawn = {
-            name: list(map(function, *(grid.redrawn.get(name, grid.values) for grid in grids), *last))
-            for name in leaves(*grids)
-        }
+        values = applied(grid.values for grid in grids)
+        redrawn = {name: applied(grid.redrawn.get(name, grid.values) for grid in grids) for name in leaves(*grids)}
     except (OverflowError, ValueError, ZeroDivisionError):
         return None
     return Grid(values, redrawn)
