@@ -28,7 +28,7 @@ from cudal1_agent.run.machine import MACHINE
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import STAGES, Settings, StageName
 
-FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.", "report_to")
+FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "judge_url", "policy.", "report_to")
 """Settings in which a fork may differ from its origin: the copied phases do not depend on them."""
 
 
