@@ -143,7 +143,7 @@ def is_fixed(value: torch.Tensor, other: torch.Tensor, *, parameter: bool) -> bo
 def non_default_state(
     state: dict[str, torch.Tensor], seed: int, *, parameters: set[str], other: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return values for a module's state that differ from every default.
+    """Return values for a module's state that differ from every default, on the devices of its tensors.
 
     Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, with n standard normal; constant positive
     statistics stay positive; other weights get noise of half their standard deviation. Tensors for which `is_fixed` is
@@ -155,18 +155,19 @@ def non_default_state(
         parameters: Names of the parameters, in which all values change, even zeros (an identity is a default, too).
         other: `state_dict()` of a module made under another seed.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generators: dict[torch.device, torch.Generator] = {}
     result: dict[str, torch.Tensor] = {}
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             continue
-        value = value.cpu()
-        if is_fixed(value, other[name].cpu(), parameter=name in parameters):
+        if is_fixed(value, other[name], parameter=name in parameters):
             result[name] = value.clone()
             continue
         is_complex = value.is_complex()
         value = reals(value)
-        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        device = value.device
+        generator = generators.setdefault(device, torch.Generator(device).manual_seed(seed))
+        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64, device=device)
         x = value.double()
         if bool((x == 0).all()):
             y = 0.1 * noise

@@ -151,12 +151,10 @@ class Oracle:
             parameters = {
                 name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
             }
-            values = distributions.non_default_state(
-                models[0].state_dict(),
-                message["values_seed"],
-                parameters=parameters,
-                other=self.fresh_model(message["seed"] ^ 1).state_dict(),
-            )
+            held = models[0].state_dict()
+            # Another seed shows which buffers have structure. Making a large model takes seconds.
+            other = held if held.keys() <= parameters else self.fresh_model(message["seed"] ^ 1).state_dict()
+            values = distributions.non_default_state(held, message["values_seed"], parameters=parameters, other=other)
             for model in models:
                 held = model.state_dict()
                 for name, value in values.items():
