@@ -256,6 +256,14 @@ def test_a_run_in_short_leases_moved_between_folders_ends_as_the_undisturbed_one
         assert path.read_bytes() == (place / path.relative_to(whole)).read_bytes(), path
 
 
+def test_a_fork_may_be_judged_by_another_service() -> None:
+    from cudal1_agent.config import differences
+    from cudal1_agent.run.fork import FREE
+
+    (line,) = differences(Settings(), with_flags(Settings(), {"judge_url": "http://127.0.0.1:8011"}))
+    assert line.startswith(FREE)
+
+
 @pytest.mark.slow
 def test_arms_fork_from_one_stage_and_share_what_it_left(tmp_path: Path) -> None:
     from cudal1_agent.run.fork import forked_settings

@@ -54,7 +54,7 @@ class EmbeddedModel(Frozen):
 SHAPES: dict[str, EmbeddedModel] = {
     "3m": EmbeddedModel(layers=3, context=2048),
     "60m": EmbeddedModel(
-        vocabulary=16384, hidden=640, layers=10, heads=10, intermediate=1792, deviation=0.02, context=4096
+        vocabulary=16384, hidden=640, layers=10, heads=10, intermediate=1792, deviation=0.02, context=6144
     ),
 }
 """Named shapes of the embedded model (`embedded = "60m"`), of 3 and 61 million parameters."""
@@ -211,6 +211,9 @@ class ContrastSettings(Frozen):
     and template programs are measured. 0 measures none."""
     seed_buckets: int = Field(default=3, ge=1)
     """Score buckets that these programs fill, if the known programs can."""
+    tasks: int | None = Field(default=12, ge=1)
+    """Number of training tasks that this stage uses, at equal distances in the suite; None, or a larger number than
+    there are, uses all. Before the first step, `seed_programs` programs of each are measured."""
     reward: Literal["speedup", "log", "milestone"] = "log"
     """Reward of a verdict; see `cudal1_env.reward`."""
     clip: float = Field(default=1.5, gt=0)
@@ -222,7 +225,7 @@ class ContrastSettings(Frozen):
     tables use. The paper has none."""
     trl: Table = Field(
         default={
-            "max_steps": 32,
+            "max_steps": 12,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
@@ -237,7 +240,7 @@ class ContrastSettings(Frozen):
             "temperature": 0.7,
             "logging_steps": 1,
             "mask_truncated_completions": True,
-            "save_steps": 8,
+            "save_steps": 4,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -257,13 +260,12 @@ class EvaluationSettings(Frozen):
     champions: int = Field(default=3, ge=0)
     """Number of a run's fastest programs that are measured again at its end, at `report` precision and on inputs on
     which no program was chosen. The report marks other programs as not measured again."""
-    train_tasks: int | None = Field(default=None, ge=0)
-    """Number of training tasks evaluated, from the first on; None evaluates all."""
-    held_out_sizes: int | None = Field(default=16, ge=0)
-    """Number of held-out sizes of training tasks (a) evaluated: the first of each task, then the second; None evaluates
-    all."""
+    train_tasks: int | None = Field(default=6, ge=0)
+    """Number of training tasks evaluated, at equal distances in the suite; None evaluates all."""
+    held_out_sizes: int | None = Field(default=6, ge=0)
+    """Number of held-out sizes of training tasks (a) evaluated, at equal distances; None evaluates all."""
     held_out_tasks: int | None = Field(default=None, ge=0)
-    """Number of held-out tasks (b) evaluated; None evaluates all."""
+    """Number of held-out tasks (b) evaluated, at equal distances; None evaluates all."""
     reuse: bool = True
     """Look up a program that this run has already judged on the same task and machine instead of measuring it again.
     Stage tables never use verdicts from before the table, because the policy was selected on them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data import Device, Suite, Task, load_suite
@@ -101,12 +101,12 @@ def choose_tasks(
         )
     sizes = _other_sizes(train, device)
     groups = {
-        TRAIN: train[: evaluation.train_tasks],
-        HELD_OUT_SIZES: sizes[: evaluation.held_out_sizes],
-        HELD_OUT_TASKS: held_out[: evaluation.held_out_tasks],
+        TRAIN: spread(train, evaluation.train_tasks),
+        HELD_OUT_SIZES: spread(sizes, evaluation.held_out_sizes),
+        HELD_OUT_TASKS: spread(held_out, evaluation.held_out_tasks),
     }
     if not training and not usable.train:
-        groups = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: train[: evaluation.held_out_tasks]}
+        groups = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: spread(train, evaluation.held_out_tasks)}
     return TaskSets(
         train=train,
         groups=groups,
@@ -137,10 +137,19 @@ def _nothing_to_train_on(suite: Suite, usable: Suite) -> str:
 
 
 def _other_sizes(train: tuple[Task, ...], device: Device) -> tuple[Task, ...]:
-    """Return the held-out sizes of training tasks: the first of each task, then the second of each, ..."""
-    by_size = [task.held_out(device) for task in train]
-    most = max((len(sizes) for sizes in by_size), default=0)
-    return tuple(found[index] for index in range(most) for found in by_size if index < len(found))
+    """Return the held-out sizes of training tasks, task by task."""
+    return tuple(found for task in train for found in task.held_out(device))
+
+
+def spread(tasks: Sequence[Task], count: int | None) -> tuple[Task, ...]:
+    """Return `count` tasks at equal distances, all if there are no more or `count` is None.
+
+    The tasks of a suite are in order of family, so the first ones would be of few families. The choice of n is part of
+    the choice of 2 n.
+    """
+    if count is None or count >= len(tasks):
+        return tuple(tasks)
+    return tuple(tasks[place * len(tasks) // count] for place in range(count))
 
 
 def tasks_of(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from cudal1_data import Device
+from cudal1_data import Device, Task
 from cudal1_env.gate import AuditReport, find_audit
 
 from cudal1_agent.data.selection import CorpusSelection
-from cudal1_agent.data.tasks import TaskSets
+from cudal1_agent.data.tasks import TaskSets, spread
 from cudal1_agent.policies import Policy
 from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.prompting import PromptBuilder, prompt_builder
@@ -55,6 +55,11 @@ class Session:
     def meter(self) -> Meter:
         """The meter of the run."""
         return self.verdicts.meter
+
+    @cached_property
+    def contrasted(self) -> tuple[Task, ...]:
+        """The training tasks of stage 3."""
+        return spread(self.tasks.train, self.settings.contrast.tasks)
 
     @cached_property
     def audit(self) -> AuditReport | None:

@@ -100,7 +100,7 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
     def extra() -> Record:
         return {"smoother": scorer.smoother.model_dump()}
 
-    rows = [{"prompt": "", "task": task} for task in task_order(session.tasks.train, config, seed=settings.seed)]
+    rows = [{"prompt": "", "task": task} for task in task_order(session.contrasted, config, seed=settings.seed)]
     with session.progress.bar("contrast") as tick:
         trainer = ContrastTrainer(
             write_prompt=prompt_writer(session, model, scorer.drawn, chat=tokenizer.chat_template is not None),
@@ -178,7 +178,7 @@ def prompt_writer(
     settings = session.settings
     prompts = session.prompts(model)
     rule = rule_of(settings.contrast)
-    tasks = {task.id: task for task in session.tasks.train}
+    tasks = {task.id: task for task in session.contrasted}
 
     def write(name: str, step: int) -> Prompt:
         task = tasks[name]

@@ -71,7 +71,7 @@ class Scorer:
 
     def __post_init__(self) -> None:
         """Index the tasks."""
-        self.tasks = {task.id: task for task in self.session.tasks.train}
+        self.tasks = {task.id: task for task in self.session.contrasted}
 
     def __call__(
         self,

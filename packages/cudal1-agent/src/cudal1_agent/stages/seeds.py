@@ -12,7 +12,7 @@ from cudal1_agent.run.session import Session
 
 
 def seed(session: Session, _: Checkpoint | None) -> None:
-    """Measure known programs until each training task has enough of them in enough score buckets, or none is left.
+    """Measure known programs until each task of stage 3 has enough of them in enough score buckets, or none is left.
 
     Args:
         session: The run.
@@ -20,7 +20,7 @@ def seed(session: Session, _: Checkpoint | None) -> None:
     """
     settings = session.settings.contrast
     seeding = Seeding(programs=settings.seed_programs, buckets=settings.seed_buckets, width=settings.width)
-    tasks = session.tasks.train
+    tasks = session.contrasted
     with session.progress.bar("seeds") as tick:
 
         def measure(jobs: list[tuple[Task, str]]) -> None:
