@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -23,7 +24,7 @@ from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_worker.oracle.oracle import Oracle
-from cudal1_worker.oracle.unseen import Unseen, _chosen, _Seen
+from cudal1_worker.oracle.unseen import Timed, Unseen, chosen
 
 SHOWN = {
     "a product alone": "x @ w",
@@ -47,28 +48,33 @@ UNSEEN = {
     "the first of two": "torch.cat([(x @ w) * 1e-4 + torch.cos(4000 * t), x @ w], -1)",
 }
 LEFT_OUT = {
-    "a branch within a rounding": ("x + 2e-8 * (x @ w)", "a part of product 1 (mm) left out"),
+    "a branch within a rounding": ("x + 2e-8 * (x @ w)", "step 1 (mm)"),
     "a sum that decides nothing": (
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
-        "a part of step 1 (mul) left out",
+        "step 1 (mul), if it was another call's",
     ),
-    "terms that fade": (
-        "(x * 0.5 ** torch.arange(64)).sum(-1)",
-        "[32:48] of dimension 1 of input 0, if it was another call's",
-    ),
-    "terms of which float64 holds nothing": (
-        "(x * 1e-3 ** torch.arange(64)).sum(-1)",
-        "[16:32] of dimension 1 of input 0, if it was another call's",
+    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "of dimension 1 of"),
+    "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "of dimension 1 of"),
+    "every eighth column": (
+        "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",
+        "of dimension 1 of",
     ),
     "iterations that converge": (
         "functools.reduce(lambda y, _: 0.5 * x + 0.25 * (y.roll(1) + y.roll(-1)), range(60), 0 * x)",
-        "(add) left out",
+        "if it was another call's",
     ),
     "taps that fade": (
         "nn.functional.conv1d(x[:, None], 0.1 ** (torch.arange(33) - 16).abs().view(1, 1, 33).to(x.dtype), padding=16)",
-        "a part of product 1 (convolution) left out",
+        "(convolution) left out",
     ),
-    "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "(sort) left out"),
+    "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
+    "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
+    "a list": ("t + 0 * torch.cat([x, w]).sum()", "if it was another call's"),
+    "a product of nothing": ("t + (x > 1e6).to(x.dtype) @ w", "(mm), if it was another call's"),
+    "a limit never reached beside values": (
+        "x * (9e9 / torch.cat([x, w]).exp()[64:].sum()).clamp(max=1.0) + torch.cat([x, w]).exp()[:64]",
+        "if it was another call's",
+    ),
 }
 
 
@@ -203,11 +209,18 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     assert "no output would show product 1 (mm) in tf32" in capped.message
 
 
-def test_a_small_call_is_tried_if_it_takes_long() -> None:
-    seconds = {"mul": 1.0, "svd": 2.0, "amax": 0.001, "div": 0.001}
-    sizes = {"mul": 10**6, "svd": 5000, "amax": 70, "div": 1}
-    calls = [_Seen(name, False, sizes[name], torch.float32, [], seconds[name]) for name in seconds]
-    assert [calls[k].name for k in _chosen(calls, list(range(4)), 16)] == ["mul", "svd"]
+def test_calls_that_take_long_are_tried_whatever_their_size() -> None:
+    seconds = {"mul": 1.0, "svd": 2.0, "amax": 1.0, "div": 0.001}
+    calls = [Timed(name, False, torch.float32, [], (), seconds[name]) for name in seconds]
+    assert [calls[k].name for k in chosen(calls, random.Random(0))] == ["mul", "svd"]
+
+
+def test_of_many_calls_those_that_take_long_are_drawn_more_often() -> None:
+    calls = [Timed("mul", False, torch.float32, [], (), 10.0 if k == 7 else 1.0) for k in range(200)]
+    draws = [chosen(calls, random.Random(seed)) for seed in range(100)]
+    assert {len(draw) for draw in draws} == {16}
+    assert sum(7 in draw for draw in draws) > 40
+    assert 3 < sum(150 in draw for draw in draws) < 25
 
 
 def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:

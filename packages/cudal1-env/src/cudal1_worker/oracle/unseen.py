@@ -1,28 +1,33 @@
 """Finds work that a program could omit without a visible effect on outputs, for tasks that no audit covers.
 
-The reference runs once for each fault of a list: a product with its factors rounded to the next lower precision; a step
-that omits terms, or returns zeros if a part of its terms cannot be omitted; an input, or a quarter of it along a
-dimension, replaced by another draw's. An output shows a fault if an element exceeds its tolerance. If no output shows
-it, a program could omit this work and be correct, so the judge pays nothing above 1
+Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
+by that of another draw of the inputs, in whole or in a part; a product's factors are rounded to the next lower
+precision, or a part of its last factor is zero. An output shows a fault if an element exceeds its tolerance. If no
+output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
 (docs/decisions/003-gate-runs-programs.md).
 
-Faults are excused if they do not change their step's result (for omitted terms: change it by at most a thousandth) or
-the float64 answer. Float64 may have lost a fading part of an input; to not excuse that, the part is widened until
-outputs nearly show it. Lower precision is also excused if every output stays within one unit in the last place of its
-neighbours. Maxima and minima are not omitted, because the usual softmax only subtracts one.
+Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
+not change its step's result is excused, except a long product whose result never changes. So is a part of a result
+that NaN would not reach the outputs from, because no output is computed from it (a slice, a mask), and a part of an
+input that does not change the float64 answer. Float64 may have lost a fading part of an input; to not excuse that, the
+part is widened until outputs nearly show it. Lower precision is also excused if every output stays within one unit in
+the last place of its neighbours. Maxima and minima are not replaced, because the usual softmax only subtracts one.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.faults import MIN_SHARE, Counting, Watched
+from cudal1_worker.oracle.faults import Counting, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import LOWER, Call
@@ -31,22 +36,27 @@ from cudal1_worker.oracle.tolerance import Seen
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-MAX_PRODUCTS, MAX_OTHERS = 8, 16
-"""Maximum products and other operator calls to test, spread over the forward pass; as many small calls again that take
-long."""
+MAX_CALLS = 16
+"""Maximum calls to test."""
 _SPARED = 0.05
-"""Share of the forward pass's time that its cheapest calls take together; among small calls these are not tested."""
+"""Share of the forward pass's time that its cheapest calls take together; these are not tested."""
+_LONG = 0.1
+"""A product that takes this share of the time must not have the same result for all inputs."""
+_ACCEPTED = 0.2
+"""Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
+_PARTS, _LEAST_PARTS = 96, 3
+"""Parts of all results to replace, drawn for each call in equal numbers, at least so many for each."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _NEIGHBOURS = 16
 """Adjacent elements whose largest magnitude defines the size of one rounding."""
 _QUARTERS = 4
 """Parts of a dimension to test; each index if there are fewer."""
-_MAX_PARTS = 64
+_STRIDES = (2, 8)
+"""Distances of indices that are tested together."""
+_MAX_PARTS = 96
 """Maximum parts of inputs to test; those of the largest inputs come first."""
-_EXTREMES = ("amax", "amin", "max", "min")
-_MATERIAL = 1e-3
-"""A fault counts if omitted terms change the step's result by more than this share of its largest magnitude."""
+_EXTREMES = ("amax", "amin", "aminmax", "max", "min")
 
 
 @dataclass(frozen=True)
@@ -57,11 +67,13 @@ class _Fault:
     step: int | None = None
     """Number of the step; None for a fault in an input."""
     precision: str | None = None
-    """Precision to which a product's factors are rounded; None to omit terms."""
+    """Precision to which a product's factors are rounded."""
+    zeros: bool = False
+    """Whether `part` is of a product's last factor, and set to zero."""
     place: int = 0
-    """Position of the input to replace with another draw's."""
+    """Position of the input to replace."""
     part: tuple[slice, ...] = ()
-    """Part of the input to replace, or of a product's last factor to omit; all by default."""
+    """Part to replace by another draw's; all by default."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class Unseen:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        self._long: set[int] = set()
+        """Products that take long."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -100,28 +114,41 @@ class Unseen:
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
             if left is None:
-                left = [fault for fault in self._faults(one) if precision or fault.precision is None]
-            left = [fault for fault in left if self._passes(one, fault)]
+                left = [fault for fault in self._faults(one, seed) if precision or fault.precision is None]
+            accepting = self._accepting(one)
+            if accepting:
+                return [accepting]
+            passed: list[_Fault] = []
+            for step, faults in groupby(left, key=lambda fault: fault.step):
+                stand_in = None if step is None else self._other_result(one, step)
+                passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
+            left = passed
         return [fault.text for fault in left or []]
 
-    def _faults(self, one: _Set) -> list[_Fault]:
+    def _faults(self, one: _Set, seed: int) -> list[_Fault]:
         values = copied(one.values)
         with _Calls(gpu=self._oracle.device.type == "cuda") as counted:
             self._oracle.run(self._oracle.models.plain, values)
-        calls = counted.seen
-        products = [k for k, call in enumerate(calls) if call.is_product]
-        others = [k for k, call in enumerate(calls) if not call.is_product and call.name not in _EXTREMES]
+        calls, draw = counted.seen, random.Random(seed)
+        whole = sum(call.seconds for call in calls)
         found: list[_Fault] = []
-        for number, k in enumerate(_chosen(calls, products, MAX_PRODUCTS)):
-            lower, name = self._next_lower(calls[k].dtype), f"product {number + 1} ({calls[k].name})"
-            found.append(_Fault(f"{name} in {lower}", k, lower))
-            parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
-            found += [_Fault(f"a part of {name} left out", k, part=part) for part in parts or [()]]
-        for k in _chosen(calls, others, MAX_OTHERS):
-            found.append(_Fault(f"a part of step {k + 1} ({calls[k].name}) left out", k))
+        tested = chosen(calls, draw)
+        for k in tested:
+            name = f"step {k + 1} ({calls[k].name})"
+            if calls[k].is_product:
+                lower = self._next_lower(calls[k].dtype)
+                found.append(_Fault(f"{name} in {lower}", k, lower))
+                parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
+                found += [_Fault(f"a part of {name} left out", k, zeros=True, part=part) for part in parts]
+            found.append(_Fault(f"{name}, if it was another call's", k))
+            parts = [part for dim, size in enumerate(calls[k].shape) for part in _parts(dim, size, draw)]
+            count = max(_LEAST_PARTS, _PARTS // len(tested))
+            for part in draw.sample(parts, min(count, len(parts))):
+                found.append(_Fault(f"{_words(part)} of {name}, if it was another call's", k, part=part))
+        self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
         tensors = {place: value for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)}
         found += [_Fault(f"input {place}, if it was another call's", place=place) for place in tensors]
-        return found + _of_parts(tensors)
+        return found + _of_parts(tensors, draw)
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
@@ -139,24 +166,57 @@ class Unseen:
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
         return _Set(values, answers, own, allowed, [bool(answer.isfinite().all()) for answer in answers], others)
 
-    def _passes(self, one: _Set, fault: _Fault) -> bool:
+    def _accepting(self, one: _Set) -> str:
+        """Return which output accepts another draw's values in too many elements; empty if none does."""
+        outputs = self._oracle.run(self._oracle.models.plain, copied(one.others))
+        for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
+            if answer.is_floating_point() and one.finite[place] and answer.numel():
+                other = output.reshape(-1) != one.own[place].reshape(-1)
+                accepted = (error_of(output, answer) <= one.allowed[place]) & other
+                if int(accepted.sum()) > _ACCEPTED * answer.numel():
+                    return f"that elements of output {place} are another call's"
+        return ""
+
+    def _other_result(self, one: _Set, step: int) -> _Result:
+        """Return the result of a call for the other draw's inputs."""
+        kept, values = _Kept(), copied(one.others)
+        with _Calls(step, kept):
+            self._oracle.run(self._oracle.models.plain, values)
+        return kept.result
+
+    def _passes(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
         if fault.step is None:
             return self._is_unseen(one, fault) and any(
                 self._changes_answer(one, wide) for wide in self._wider(one, fault)
             )
-        return self._is_unseen(one, fault)
+        unseen = self._is_unseen(one, fault, stand_in)
+        return unseen and not (fault.part and not fault.zeros and self._is_dead(one, fault))
 
-    def _is_unseen(self, one: _Set, fault: _Fault) -> bool:
-        """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
+    def _is_dead(self, one: _Set, fault: _Fault) -> bool:
+        """Return whether NaN in a part of a call's result reaches no output."""
+        change, values = _Replaced(fault.part, None), copied(one.values)
         try:
-            outputs = self._with_fault(one, fault)
+            with _Calls(fault.step, change):
+                outputs = self._oracle.run(self._oracle.models.plain, values)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a failure is visible
+        except Exception:  # it reaches a check
             return False
+        return change.changed and not any(map(_is_other, one.own, outputs))
+
+    def _is_unseen(self, one: _Set, fault: _Fault, stand_in: _Result | None = None) -> bool:
+        """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
+        try:
+            outputs = self._with_fault(one, fault, stand_in)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
+            # reference itself checks it, and that is no output.
+            return fault.step is not None and not fault.part and fault.precision is None
         if outputs is None:
-            return False
+            return fault.step in self._long and not fault.part and fault.precision is None
         excused = fault.precision is not None
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
@@ -173,12 +233,18 @@ class Unseen:
             excused = excused and _is_one_rounding(found, right, output.dtype)
         return not excused
 
-    def _with_fault(self, one: _Set, fault: _Fault) -> list[torch.Tensor] | None:
+    def _with_fault(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> list[torch.Tensor] | None:
         """Return the reference's outputs with a fault; None if the fault does not change its step's result."""
         plain = self._oracle.models.plain
         if fault.step is None:
             return self._oracle.run(plain, self._replaced(one, fault))
-        change = _LeftOut(fault.part) if fault.precision is None else Watched(fault.precision)
+        change: Watched | _WithZeros | _Replaced
+        if fault.precision is not None:
+            change = Watched(fault.precision)
+        elif fault.zeros:
+            change = _WithZeros(fault.part)
+        else:
+            change = _Replaced(fault.part, stand_in)
         values = copied(one.values)
         with _Calls(fault.step, change):
             outputs = self._oracle.run(plain, values)
@@ -190,6 +256,8 @@ class Unseen:
         if not fault.part:
             return
         *others, own = fault.part
+        if own.step is not None:
+            return
         size = one.values[fault.place].shape[len(others)]
         for back in (True, False):
             least, most = 0, own.start if back else size - own.stop
@@ -217,28 +285,33 @@ class Unseen:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Timed:
     """An operator call in a forward pass."""
 
     name: str
     is_product: bool
-    size: int
-    """Number of elements of its largest operand."""
     dtype: torch.dtype
+    """Precision of a product."""
     parted: list[tuple[int, int]]
     """`Call.parted` of a product; empty for other calls."""
+    shape: tuple[int, ...] = ()
+    """Shape of its (first) result."""
     seconds: float = 0.0
     """Duration."""
 
 
+_Result = list[torch.Tensor]
+"""A call's results that have the shape of the first one; empty if there is none."""
+
+
 class _Calls(Counting):
-    """Counts and times the calls that compute from floating-point tensors, and changes one; see `Counting`."""
+    """Counts and times the calls that compute from tensors, and changes one; see `Counting`."""
 
     def __init__(
         self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
     ) -> None:
         super().__init__(number, change)
-        self.seen: list[_Seen] = []
+        self.seen: list[Timed] = []
         self._gpu = gpu
         """Whether a call's duration ends with its kernels."""
 
@@ -251,16 +324,25 @@ class _Calls(Counting):
         if len(self.seen) > before:
             if self._gpu:
                 torch.cuda.synchronize()
-            self.seen[-1] = replace(self.seen[-1], seconds=time.perf_counter() - began)
+            first = next(iter(_results(result)), None)
+            shape = () if first is None else tuple(first.shape)
+            self.seen[-1] = replace(self.seen[-1], shape=shape, seconds=time.perf_counter() - began)
         return result
 
     def number_of(self, call: Call) -> int | None:
         """Count a call."""
-        if not call.operands or call.name in _NOTHING or _is_view(call.func):
+        if not _has_tensor([call.args, call.kwargs]) or call.name in _NOTHING or _is_view(call.func):
             return None
         is_product = call.kind == "product" and call.dtype in LOWER
-        self.seen.append(_Seen(call.name, is_product, call.size, call.dtype, call.parted if is_product else []))
+        dtype = call.dtype if is_product else torch.float32
+        self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else []))
         return len(self.seen) - 1
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):
+        return any(map(_has_tensor, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, torch.Tensor)
 
 
 def _is_view(func: Any) -> bool:
@@ -269,53 +351,80 @@ def _is_view(func: Any) -> bool:
     return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
 
 
-class _LeftOut:
-    """Executes calls with omitted terms or with zeros as result; records whether the result changed (much).
+def _results(result: Any) -> _Result:
+    found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
+    return [one for one in found if one.shape == found[0].shape]
+
+
+class _Kept:
+    """Executes a call and keeps its results."""
+
+    def __init__(self) -> None:
+        self.result: _Result = []
+
+    def __call__(self, call: Call) -> Any:
+        """Execute the call."""
+        result = call.func(*call.args, **call.kwargs)
+        self.result = [one.clone() for one in _results(result)]
+        return result
+
+
+class _Replaced:
+    """Executes a call and replaces a part of its results; records whether that changed anything.
 
     Args:
-        part: Part of a product's last factor to omit.
+        part: The part.
+        stand_in: Other results; None for NaN.
     """
+
+    def __init__(self, part: tuple[slice, ...], stand_in: _Result | None) -> None:
+        self.changed = False
+        self._part = part
+        self._stand_in = stand_in
+
+    def __call__(self, call: Call) -> Any:
+        """Execute the call."""
+        result = call.func(*call.args, **call.kwargs)
+        if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
+            result = _cloned(result)
+        own = _results(result)
+        if self._stand_in is None:
+            for one in own:
+                if one.is_floating_point():
+                    one[self._part] = torch.nan
+                    self.changed = True
+        elif [one.shape for one in own] == [one.shape for one in self._stand_in]:
+            for one, other in zip(own, self._stand_in, strict=True):
+                self.changed = self.changed or _is_other(one[self._part], other[self._part])
+                one[self._part] = other[self._part]
+        return result
+
+
+def _cloned(result: Any) -> Any:
+    if isinstance(result, tuple | list):
+        return type(result)(map(_cloned, result))
+    return result.clone() if isinstance(result, torch.Tensor) else result
+
+
+class _WithZeros:
+    """Executes a product with zeros in a part of its last factor; records whether the result changed."""
 
     def __init__(self, part: tuple[slice, ...]) -> None:
         self.changed = False
         self._part = part
 
     def __call__(self, call: Call) -> Any:
-        """Execute one call."""
-        if call.func._schema.is_mutable:
+        """Execute the call."""
+        if call.func._schema.is_mutable:  # cannot run twice
             self.changed = True
-            if self._part:
-                return call.without(self._part)
-            result = call.func(*call.args, **call.kwargs)
-            for one in result if isinstance(result, tuple) else (result,):
-                one.zero_()
-            return result
-        result = call.func(*call.args, **call.kwargs)
-        if call.kind == "reduction" and "strided" in call.faults():
-            faulty, differ = call.with_fault("strided"), _differ
-        else:
-            faulty, differ = call.without(self._part) if self._part else _zeros(result), _is_other
-        before, after = (one[0] if isinstance(one, tuple) else one for one in (result, faulty))
-        self.changed = self.changed or differ(before, after)
+            return call.without(self._part)
+        result, faulty = call.func(*call.args, **call.kwargs), call.without(self._part)
+        self.changed = self.changed or _is_other(_results(result)[0], _results(faulty)[0])
         return faulty
-
-
-def _zeros(result: Any) -> Any:
-    """Return a call's result with zeros in its tensors."""
-    if isinstance(result, tuple | list):
-        return type(result)(map(_zeros, result))
-    return torch.zeros_like(result) if isinstance(result, torch.Tensor) else result
 
 
 def _is_other(before: torch.Tensor, after: torch.Tensor) -> bool:
     return not torch.equal(before.nan_to_num(), after.nan_to_num())
-
-
-def _differ(before: torch.Tensor, after: torch.Tensor) -> bool:
-    if not before.is_floating_point():
-        return not torch.equal(before, after)
-    one, other = (part.nan_to_num(0.0) for part in (before, after))
-    return bool((one - other).abs().max() > _MATERIAL * one.abs().max())
 
 
 def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
@@ -324,42 +433,41 @@ def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
     return [(*[slice(None)] * dim, slice(size * k // count, size * (k + 1) // count)) for k in range(count)]
 
 
-def _of_parts(tensors: dict[int, torch.Tensor]) -> list[_Fault]:
+def _parts(dim: int, size: int, draw: random.Random) -> list[tuple[slice, ...]]:
+    """Return parts of a dimension: its quarters, and indices at equal distances."""
+    strided = [slice(draw.randrange(step), None, step) for step in _STRIDES if size >= 2 * step]
+    return _quarters(dim, size) + [(*[slice(None)] * dim, one) for one in strided]
+
+
+def _words(part: tuple[slice, ...]) -> str:
+    one, step = part[-1], f":{part[-1].step}" if part[-1].step else ""
+    return f"[{one.start}:{'' if one.stop is None else one.stop}{step}] of dimension {len(part) - 1}"
+
+
+def _of_parts(tensors: dict[int, torch.Tensor], draw: random.Random) -> list[_Fault]:
     """Return faults in parts of inputs, those of the largest inputs first."""
-    most = max((one.numel() for one in tensors.values()), default=0)
     found: list[_Fault] = []
     for place, value in sorted(tensors.items(), key=lambda pair: -pair[1].numel()):
-        for dim, size in enumerate(value.shape if value.numel() >= MIN_SHARE * most else ()):
-            for part in _quarters(dim, size):
-                text = f"[{part[-1].start}:{part[-1].stop}] of dimension {dim} of input {place}"
-                found.append(_Fault(f"{text}, if it was another call's", place=place, part=part))
+        for dim, size in enumerate(value.shape):
+            for part in _parts(dim, size, draw):
+                text = f"{_words(part)} of input {place}, if it was another call's"
+                found.append(_Fault(text, place=place, part=part))
     return found[:_MAX_PARTS]
 
 
-def _chosen(calls: list[_Seen], some: list[int], count: int) -> list[int]:
-    """Return numbers of calls from `some`: at most `count` of large ones and as many of others that take long."""
-    most = max((calls[k].size for k in some), default=0)
-    large = [k for k in some if calls[k].size >= MIN_SHARE * most]
-    long = _long(calls)
-    return _spread(large, count) + _spread([k for k in some if k in long and k not in large], count)
+def chosen(calls: Sequence[Timed], draw: random.Random) -> list[int]:
+    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest and extremes.
 
-
-def _long(calls: list[_Seen]) -> set[int]:
-    """Return the numbers of all calls but the cheapest, which take `_SPARED` of the time together."""
+    A draw without replacement takes the largest of log(u) / w, with u uniform and w the weight (Efraimidis and Spirakis
+    2006, Information Processing Letters 97).
+    """
     left = _SPARED * sum(call.seconds for call in calls)
-    found: set[int] = set()
+    keys: dict[int, float] = {}
     for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
         left -= calls[k].seconds
-        if left < 0.0:
-            found.add(k)
-    return found
-
-
-def _spread(some: list[int], count: int) -> list[int]:
-    """Return at most `count` of some numbers, evenly spaced."""
-    if len(some) <= count:
-        return some
-    return [some[round(k * (len(some) - 1) / (count - 1))] for k in range(count)]
+        if left < 0.0 and calls[k].name not in _EXTREMES:
+            keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
+    return sorted(sorted(keys, key=lambda k: -keys[k])[:MAX_CALLS])
 
 
 def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -30,6 +30,8 @@ ALONE_BEFORE = 4
 ALONE_AFTER = 8
 """Samples of the reference alone, before the pairs and after the candidate's death. The candidate also has
 `ALONE_BEFORE` samples before the pairs, which do not count."""
+_SETTLE_S = 1.0
+"""Seconds after which the candidate begins no more of these."""
 _OVERHEAD_ALLOWANCE = 1.25
 """Maximum ratio of an empty call beside the candidate to one after its death; an excess is not subtracted."""
 FIRST_PAIRS = 8
@@ -310,11 +312,14 @@ class Trial:
         """Make samples of the candidate that do not count, as many as the reference has made.
 
         The first samples of an arm take longer: on a CPU 30, 22, 11 and 9 %, on a GPU 9 % (docs/log.md). So a candidate
-        without them would seem slower than the reference. Outputs and limits are those of counted samples.
+        without them would seem slower than the reference. Outputs and limits are those of counted samples. Nothing is
+        charged for their time, so there are no more of them after `_SETTLE_S`.
         """
+        end = time.monotonic() + _SETTLE_S
         for part in self._again(sets, ALONE_BEFORE):
             for chain in _parts(part, self.sizes.calls):
-                self._of_candidate(chain)
+                if time.monotonic() < end:
+                    self._of_candidate(chain)
 
     def _again(self, sets: Sequence[InputSet], count: int) -> list[Sequence[InputSet]]:
         """Return the sets of each of `count` samples; a set may be in several."""
