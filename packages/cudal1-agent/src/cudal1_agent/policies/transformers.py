@@ -86,13 +86,15 @@ class TransformersPolicy:
         answers = [""] * len(inputs)
         torch.manual_seed(seed)
         size = len(order) if self._batching == "continuous" else self._batch
-        # The compiled step has one shape: the rows of a full batch, padded to the longest prompt.
-        longest = max(map(len, inputs), default=0) if self._batching == "compiled" else None
+        # The compiled step has one shape: the rows of a full batch, padded to the longest prompt. Compiling takes half
+        # a minute, in which fewer answers than a batch are written without it.
+        compiled = self._batching == "compiled" and len(inputs) >= self._batch
+        longest = max(map(len, inputs)) if compiled else None
         for start in range(0, len(order), max(size, 1)):
             part = order[start : start + size]
             rows = [inputs[index] for index in part]
             if longest is not None:
-                rows += [rows[-1]] * (min(size, len(order)) - len(rows))
+                rows += [rows[-1]] * (size - len(rows))
             written = self._answer(rows, temperature, max_new_tokens, longest)[: len(part)]
             texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
             self._written(sum(map(len, written)))
