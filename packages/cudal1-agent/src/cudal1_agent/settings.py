@@ -212,7 +212,7 @@ class ContrastSettings(Frozen):
     and template programs are measured. 0 measures none."""
     seed_buckets: int = Field(default=3, ge=1)
     """Score buckets that these programs fill, if the known programs can."""
-    tasks: int | None = Field(default=12, ge=1)
+    tasks: int | None = Field(default=6, ge=1)
     """Number of training tasks that this stage uses, at equal distances in the suite; None, or a larger number than
     there are, uses all. Before the first step, `seed_programs` programs of each are measured."""
     reward: Literal["speedup", "log", "milestone"] = "log"
@@ -226,7 +226,7 @@ class ContrastSettings(Frozen):
     tables use. The paper has none."""
     trl: Table = Field(
         default={
-            "max_steps": 12,
+            "max_steps": 6,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
@@ -241,7 +241,7 @@ class ContrastSettings(Frozen):
             "temperature": 0.7,
             "logging_steps": 1,
             "mask_truncated_completions": True,
-            "save_steps": 4,
+            "save_steps": 3,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -258,7 +258,7 @@ class EvaluationSettings(Frozen):
     """Show exemplars from the archive, as stage 3 does. Without them, all stages get the same prompts."""
     max_new_tokens: int = Field(default=320, ge=16)
     """Longest answer in tokens."""
-    champions: int = Field(default=3, ge=0)
+    champions: int = Field(default=1, ge=0)
     """Number of a run's fastest programs that are measured again at its end, at `report` precision and on inputs on
     which no program was chosen. The report marks other programs as not measured again."""
     train_tasks: int | None = Field(default=6, ge=0)
