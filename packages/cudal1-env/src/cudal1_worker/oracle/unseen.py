@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -305,13 +306,15 @@ _Result = list[torch.Tensor]
 
 
 class _Calls(Counting):
-    """Counts and times the calls that compute from tensors, and changes one; see `Counting`."""
+    """Counts the calls that compute from tensors, and changes one, or times all; see `Counting`."""
 
     def __init__(
         self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
     ) -> None:
         super().__init__(number, change)
         self.seen: list[Timed] = []
+        """All calls, if none is changed."""
+        self._count = 0
         self._gpu = gpu
         """Whether a call's duration ends with its kernels."""
 
@@ -331,12 +334,20 @@ class _Calls(Counting):
 
     def number_of(self, call: Call) -> int | None:
         """Count a call."""
-        if not _has_tensor([call.args, call.kwargs]) or call.name in _NOTHING or _is_view(call.func):
+        if not _computes(call.func) or not _has_tensor([call.args, call.kwargs]):
             return None
-        is_product = call.kind == "product" and call.dtype in LOWER
-        dtype = call.dtype if is_product else torch.float32
-        self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else []))
-        return len(self.seen) - 1
+        self._count += 1
+        if self._change is None:
+            is_product = call.kind == "product" and call.dtype in LOWER
+            dtype = call.dtype if is_product else torch.float32
+            self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else []))
+        return self._count - 1
+
+
+@cache
+def _computes(func: Any) -> bool:
+    """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
+    return not _is_view(func) and Call(func, (), {}).name not in _NOTHING
 
 
 def _has_tensor(value: Any) -> bool:
