@@ -44,6 +44,7 @@ from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.steps import RUNNING, Call
 from cudal1_worker.oracle.tolerance import PLACES, Blocks, Draw, Limits, Profile, Seen, enough, expected
+from cudal1_worker.oracle.unrounded import Unrounded
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
@@ -213,7 +214,7 @@ class Oracle:
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs of the reference and the error of each element, flat.
+        """Return the outputs of the reference and the error of each element, flat; of half precision, before rounding.
 
         A float64 output has no more precise answer to compare with. Its error is estimated as the error in float32
         divided by 2 ** 29: to first order, float32's roundings are the same but larger by this factor (Higham 2002,
@@ -221,13 +222,18 @@ class Oracle:
         """
         integers = not all(answer.is_floating_point() for answer in answers)
         again = self.double or self.scans
-        found = self.run(models.plain, copied(values) if again or integers else values)
+        given = copied(values) if again or integers else values
         if not self.double:
+            with Unrounded() if any(limits.of_largest for limits in self.limits) else contextlib.nullcontext() as mode:
+                found = self.run(models.plain, given)
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+            if mode:
+                errors = list(map(mode.error, found, answers, errors))
             if not self.scans:
                 return found, errors
             others = map(error_of, self.scanned_by_doubling(values), answers)
             return found, [torch.maximum(one, other) for one, other in zip(errors, others, strict=True)]
+        found = self.run(models.plain, given)
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)
         rough = self.run(models.narrow, narrow)

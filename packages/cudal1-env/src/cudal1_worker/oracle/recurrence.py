@@ -1,8 +1,8 @@
 """Finds values that recur from draw to draw: a program could prepare such outputs, or cache results of such inputs.
 
-The reference runs on many sets (docs/threats.md, H63, H65). Windows of adjacent input elements are searched in all
-later draws at any position: a row of a table, a rotated tensor. Recurring elements between others, such as every other
-column, are searched at the same position. For outputs, the two draws with most in common count, at the same positions
+The reference runs on many sets (docs/threats.md, H63, H65). Windows of input elements adjacent along a dimension are
+searched in all later draws at any position: a row of a table, a rotated tensor, columns between others. Other recurring
+elements are searched at the same position. For outputs, the two draws with most in common count, at the same positions
 or shifted, because a program can prepare a few cases as well as one, and may return a view of them. The sampled
 positions are secret; otherwise a task could put new values only there.
 """
@@ -68,14 +68,16 @@ class Recurrence:
         `fixed` has the positions of outputs that are the same in all draws.
         """
         began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
-        inputs, outputs = dict[int, Windows](), list[Shifts]()
+        inputs, outputs = dict[int, list[Windows]](), list[Shifts]()
         for number, seed in enumerate(message["seeds"]):
             if number >= _FEWEST and time.monotonic() - began > _SECONDS:
                 break
             values = self._oracle.fresh_inputs(seed, "own")
             tensors = {k: one for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
             for k, one in tensors.items():
-                inputs.setdefault(k, Windows(secret)).add(one)
+                lines = _sequences(reals(one), secret)
+                for windows, line in zip(inputs.setdefault(k, [Windows(secret) for _ in lines]), lines, strict=True):
+                    windows.add(line)
             found = self._oracle.run(self._oracle.models.plain, values)
             outputs = outputs or [Shifts(secret) for _ in found]
             for one, shifts in zip(found, outputs, strict=True):
@@ -85,7 +87,7 @@ class Recurrence:
         pairs = zip(stacked, outputs, strict=True)
         return {
             "outputs": [max(again(one), 2.0 * shifts.share) for one, shifts in pairs],
-            "inputs": [k for k, windows in inputs.items() if windows.share > _SHARE],
+            "inputs": [k for k, found in inputs.items() if any(windows.share > _SHARE for windows in found)],
             "fixed": [k for k, one in enumerate(stacked) if one.numel() and bool((one == one[0]).all())],
         }
 
@@ -126,9 +128,27 @@ def again(drawn: torch.Tensor) -> float:
     return float(torch.stack(pairs).max())
 
 
+def _sequences(value: torch.Tensor, secret: int) -> list[torch.Tensor]:
+    """Return a tensor's elements as integers in memory order, and along each dimension but the last: `_MOST` of each.
+
+    They are at the same positions each time.
+    """
+    return [_most_of(value, secret), *(_lines(value.movedim(dim, -1), secret) for dim in range(value.dim() - 1))]
+
+
+def _lines(value: torch.Tensor, secret: int) -> torch.Tensor:
+    """Return some lines along the last dimension, joined."""
+    count, size = math.prod(value.shape[:-1]), value.shape[-1]
+    if count * size <= _MOST:
+        return _integers(value.reshape(-1))
+    generator = torch.Generator().manual_seed(secret)
+    some = torch.randint(count, (max(1, _MOST // size),), generator=generator).to(value.device)
+    return _integers(value[torch.unravel_index(some, value.shape[:-1])].reshape(-1)[:_MOST])
+
+
 def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:
     """Return at most `_MOST` elements of a tensor as integers, flat, at the same positions each time."""
-    flat = reals(value).reshape(-1)
+    flat = value.reshape(-1)
     if flat.numel() > _MOST:
         cell, chunk = len(flat) // _CHUNKS, _MOST // _CHUNKS
         apart = torch.randint(cell - chunk + 1, (_CHUNKS,), generator=torch.Generator().manual_seed(secret)).tolist()
@@ -188,7 +208,7 @@ def _same_places(drawn: torch.Tensor) -> float:
 
 
 class Windows:
-    """Sampled windows of an input in each draw, and which of them recur in a later one.
+    """Sampled windows of a sequence of an input's elements in each draw, and which of them recur in a later one.
 
     Args:
         secret: Seed of their positions.
@@ -201,9 +221,8 @@ class Windows:
         self._again: list[torch.Tensor] = []
         self._single: list[torch.Tensor] = []
 
-    def add(self, value: torch.Tensor) -> None:
-        """Add the next draw."""
-        flat = _most_of(value, self._secret)
+    def add(self, flat: torch.Tensor) -> None:
+        """Add the next draw's elements, as integers."""
         if not len(flat):
             return
         self._single.append(flat[_places(len(flat), self._secret, flat)])

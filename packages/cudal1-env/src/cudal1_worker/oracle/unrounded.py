@@ -1,0 +1,85 @@
+"""Half-precision results before their last rounding.
+
+The last rounding errs by at most half a unit in the last place, and every program makes it. What comes before it
+differs from program to program: one that fuses steps rounds less often than the reference, at other places. So the
+reference's errors before its last rounding tell how much such a program may err.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
+
+from cudal1_worker.oracle.models import Mode
+from cudal1_worker.oracle.reference_error import error_of
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Unrounded(Mode):
+    """Computes each half-precision result in float32, too, from the rounded operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wide: Any = WeakIdKeyDictionary()
+        """Float32 values of half-precision tensors."""
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor's value before its last rounding; itself if it is not known."""
+        return self._wide.get(tensor, tensor)
+
+    def error(self, output: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+        """Return an output's error before its last rounding, flat.
+
+        It is at least what the output's own error exceeds half a unit in the last place by, because a product may
+        round its partial sums.
+
+        Args:
+            output: The output.
+            answer: Its float64 answer.
+            error: Its error, float64, flat.
+        """
+        if output.dtype not in HALVES or output not in self._wide:
+            return error
+        excess = error - answer.reshape(-1).abs() * (torch.finfo(output.dtype).eps / 2)
+        return torch.fmax(error_of(self._wide[output], answer), excess)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute one operator call."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable:  # values of other tensors may have changed, too
+            self._wide.clear()
+        elif torch.Tag.nondeterministic_seeded not in func.tags and any(map(_is_half, tree_flatten(result)[0])):
+            self._compute(func, args, kwargs, result)
+        return result
+
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        returns = func._schema.returns
+        is_view = bool(returns) and returns[0].alias_info is not None
+
+        def widened(value: Any) -> Any:
+            if isinstance(value, torch.dtype):
+                return torch.float32 if value in HALVES else value
+            if not _is_half(value):
+                return value
+            return self.value(value) if is_view else value.float()
+
+        try:
+            wide = func(*tree_map(widened, args), **tree_map(widened, kwargs))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it does not exist in float32
+            return
+        for one, other in zip(tree_flatten(result)[0], tree_flatten(wide)[0], strict=True):
+            if _is_half(one) and isinstance(other, torch.Tensor) and other.dtype is torch.float32:
+                self._wide[one] = other
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in HALVES
