@@ -55,3 +55,12 @@ def test_rounded_partial_sums_still_count_as_error(dtype: torch.dtype) -> None:
     found = mode.error(rough, answer, error_of(rough, answer))
     assert bool((found > 32 * torch.finfo(dtype).eps * answer.abs()).all())
     assert float((mode.error(out, answer, error_of(out, answer)) / answer.abs()).max()) < 2.0**-16
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_output_that_equals_its_rounded_answer_has_no_error(dtype: torch.dtype) -> None:
+    x, y = (one.float() for one in halves(0, dtype))
+    with Unrounded() as mode:
+        out = (x * 1.1 + y).to(dtype)
+    answer = out.double()  # the float64 twin casts, too
+    assert not mode.error(out, answer, error_of(out, answer)).any()

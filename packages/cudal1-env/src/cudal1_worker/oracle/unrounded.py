@@ -35,7 +35,8 @@ class Unrounded(Mode):
         """Return an output's error before its last rounding, flat.
 
         It is at least what the output's own error exceeds half a unit in the last place by, because a product may
-        round its partial sums.
+        round its partial sums. It is at most the output's own error: if the reference casts its result, so does the
+        float64 twin, and the answer itself is rounded.
 
         Args:
             output: The output.
@@ -45,7 +46,7 @@ class Unrounded(Mode):
         if output.dtype not in HALVES or output not in self._wide:
             return error
         excess = error - answer.reshape(-1).abs() * (torch.finfo(output.dtype).eps / 2)
-        return torch.fmax(error_of(self._wide[output], answer), excess)
+        return torch.fmin(torch.fmax(error_of(self._wide[output], answer), excess), error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
