@@ -21,6 +21,7 @@ from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.reference_error import error_of, moved_by
 from cudal1_worker.oracle.tolerance import PLACES, Blocks, Draw, Limits, Profile, Seen, enough, expected
+from cudal1_worker.oracle.unrounded import Unrounded
 
 Floats = torch.Tensor
 
@@ -160,6 +161,13 @@ def unmoved(value: Floats) -> Floats:
     return value
 
 
+def reference_error(ways: dict[str, Callable[..., Floats]], exact: Floats, *to: Callable[[Floats], Floats]) -> Floats:
+    """Return the reference's error of each element, flat, as in `cudal1_worker.oracle.oracle.Oracle.errors`."""
+    with Unrounded() as mode:
+        found = ways["reference"](*to)
+    return mode.error(found, exact, error_of(found, exact))
+
+
 def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, limits: Limits) -> Floats:
     """Return the expected error of each element, flat, as in `cudal1_worker.oracle.oracle.Oracle.nearby`."""
     result = torch.zeros(exact.numel(), dtype=torch.float64)
@@ -170,7 +178,7 @@ def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, lim
             return moved_by(value, PLACES, generator, own=True).to(value.dtype)
 
         right = ways["exact"](lambda value: moved(value).double())
-        error, change = error_of(ways["reference"](moved), right), error_of(right, exact)
+        error, change = reference_error(ways, right, moved), error_of(right, exact)
         result = torch.maximum(result, expected(error, change, exact.reshape(-1), limits))
     return result
 
@@ -193,15 +201,15 @@ def ratios(
         ways = make()
         exact = ways["exact"]()
         shape = tuple(exact.shape)
-        draws.append(Draw.of(exact.reshape(-1), error_of(ways["reference"](), exact)))
-    profile = Profile(shape, draws)
+        draws.append(Draw.of(exact.reshape(-1), reference_error(ways, exact)))
+    profile = Profile(shape, draws, largest=limits.largest)
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
         torch.manual_seed(seed)
         ways = make()
         exact = ways["exact"]()
         allowed = torch.empty(exact.numel(), dtype=torch.float64)
-        error = error_of(ways["reference"](), exact)
+        error = reference_error(ways, exact)
         profile.of_all(allowed, Seen(exact.reshape(-1), error, nearby(ways, exact, seed, limits)), limits)
         del ways["exact"]
         for way, compute in ways.items():

@@ -207,7 +207,8 @@ class Oracle:
                 if answer.is_floating_point():
                     draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
         self.profiles = [
-            Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
+            Profile(tuple(answer.shape), draws[k], largest=self.limits[k].largest) if k in draws else None
+            for k, answer in enumerate(answers)
         ]
         return {"ok": True}
 
@@ -224,7 +225,7 @@ class Oracle:
         again = self.double or self.scans
         given = copied(values) if again or integers else values
         if not self.double:
-            with Unrounded() if any(limits.of_largest for limits in self.limits) else contextlib.nullcontext() as mode:
+            with Unrounded() if any(limits.largest for limits in self.limits) else contextlib.nullcontext() as mode:
                 found = self.run(models.plain, given)
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
             if mode:

@@ -139,11 +139,11 @@ def _sequences(value: torch.Tensor, secret: int) -> list[torch.Tensor]:
 def _lines(value: torch.Tensor, secret: int) -> torch.Tensor:
     """Return some lines along the last dimension, joined."""
     count, size = math.prod(value.shape[:-1]), value.shape[-1]
-    if count * size <= _MOST:
-        return _integers(value.reshape(-1))
-    generator = torch.Generator().manual_seed(secret)
-    some = torch.randint(count, (max(1, _MOST // size),), generator=generator).to(value.device)
-    return _integers(value[torch.unravel_index(some, value.shape[:-1])].reshape(-1)[:_MOST])
+    if count * size > _MOST:
+        generator = torch.Generator().manual_seed(secret)
+        some = torch.randint(count, (max(1, _MOST // size),), generator=generator).to(value.device)
+        value = value[torch.unravel_index(some, value.shape[:-1])]
+    return _integers(value.reshape(-1)[:_MOST])
 
 
 def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:

@@ -96,6 +96,12 @@ _ELEMENTWISE = _names(
 )
 
 
+def is_view(func: Any) -> bool:
+    """Return whether an operator returns no tensor, or a view of its operand."""
+    returns = func._schema.returns
+    return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
+
+
 @dataclass
 class Call:
     """One call of an operator, as a dispatch mode sees it."""

@@ -65,8 +65,8 @@ class Limits:
     """Minimum tolerance, over the element's magnitude."""
     tiny: float
     """Minimum absolute tolerance."""
-    of_largest: float = 0.0
-    """Tolerance as a multiple of the largest error of a group, clipped like all errors."""
+    largest: bool = False
+    """Whether the largest error of a group, clipped like all errors, counts in place of the typical one."""
 
 
 @dataclass(frozen=True)
@@ -197,55 +197,61 @@ class Seen:
 
 
 class Profile:
-    """Typical errors of the reference by block and magnitude, from several sets of inputs."""
+    """Typical errors of the reference by block and magnitude, from several sets of inputs.
 
-    def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw]) -> None:
+    Args:
+        shape: The output's shape.
+        draws: The sets.
+        largest: As in `Limits`.
+    """
+
+    def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw], *, largest: bool = False) -> None:
         self.blocks = Blocks(shape)
+        self._largest = largest
         device = draws[0].errors.device
         found = [self._nodes_of(draws, part) for part in self.blocks.parts()]
         self.magnitudes = torch.cat([one[0] for one in found]) if found else torch.zeros(0, _NODES, device=device)
         self.errors = torch.cat([one[1] for one in found]) if found else torch.zeros(0, _NODES, device=device)
-        self.largest = torch.cat([one[2] for one in found]) if found else torch.zeros(0, _NODES, device=device)
-        self.known = torch.cat([one[3] for one in found]) if found else torch.zeros(0, dtype=torch.bool, device=device)
+        self.known = torch.cat([one[2] for one in found]) if found else torch.zeros(0, dtype=torch.bool, device=device)
         self.overall = self._overall(draws)
 
-    def _nodes_of(self, draws: Sequence[Draw], part: Part) -> tuple[torch.Tensor, ...]:
+    def _nodes_of(self, draws: Sequence[Draw], part: Part) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         magnitudes = torch.cat([self.blocks.of_flat(draw.magnitudes, part) for draw in draws], 1)
         errors = torch.cat([self.blocks.of_flat(draw.errors, part) for draw in draws], 1)
         there = errors.isfinite().any(1)  # skip the many fills and dead rows, because sorting is slow
-        some = nodes(magnitudes[there].float(), errors[there].float())
+        some = nodes(magnitudes[there].float(), errors[there].float(), largest=self._largest)
         if len(some[0]) == len(there):
             return some
         found = [one.new_zeros(len(there), *one.shape[1:]) for one in some]
         found[1].fill_(-torch.inf)
-        found[2].fill_(-torch.inf)
         for whole, one in zip(found, some, strict=True):
             whole[there] = one
-        return tuple(found)
+        return found[0], found[1], found[2]
 
-    def _overall(self, draws: Sequence[Draw]) -> tuple[torch.Tensor, ...]:
-        """Return magnitudes, typical and largest errors of groups of the whole output, from some of its elements."""
+    def _overall(self, draws: Sequence[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return magnitudes and errors of groups of the whole output, from some of its elements."""
         magnitudes, errors = (torch.cat([getattr(draw, name) for draw in draws]) for name in ("magnitudes", "errors"))
         there = errors.isfinite().nonzero().flatten()
         there = there[:: max(1, there.numel() // _OVERALL)]
-        return nodes(magnitudes[there][None].float(), errors[there][None].float())[:3]
+        first, second, _ = nodes(magnitudes[there][None].float(), errors[there][None].float(), largest=self._largest)
+        return first, second
 
-    def typical(self, part: Part, seen: Seen, limits: Limits) -> tuple[torch.Tensor, ...]:
+    def typical(self, part: Part, seen: Seen) -> tuple[torch.Tensor, ...]:
         """Return the typical errors in some blocks, for the set of `seen`, which holds the blocks' elements.
 
         Returns:
-            Binary logarithms of the typical errors, shape (n, width), -inf if unknown, larger where `of_largest`
-            decides; and whether each block has information, shape (n, 1): enough errors, or none on any set.
+            Binary logarithms of the typical errors, shape (n, width), -inf if unknown; and whether each block has
+            information, shape (n, 1): enough errors, or none on any set.
         """
         error = seen.error
         magnitudes, own = logarithm(seen.answer), logarithm(error)
         exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
         known = self.known[part][:, None] | exact
-        level = torch.where(known, self.errors[part], self.overall[1])
-        if limits.of_largest:
-            largest = torch.where(known, self.largest[part], self.overall[2])
-            level = torch.maximum(level, largest + math.log2(limits.of_largest / limits.factor))
-        found = interpolated(magnitudes, torch.where(known, self.magnitudes[part], self.overall[0]), level)
+        found = interpolated(
+            magnitudes,
+            torch.where(known, self.magnitudes[part], self.overall[0]),
+            torch.where(known, self.errors[part], self.overall[1]),
+        )
         worse = (own - found).clamp_(-_WORSE, _WORSE)
         there = worse.isfinite() & (error > 0)
         worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
@@ -260,10 +266,9 @@ class Profile:
     def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
         """Return the tolerance of each element of some blocks, shape (n, width); for the arguments see `typical`.
 
-        max(factor * s, of_largest * m, floor * |a|, tiny), with s the typical and m the largest error there, and a the
-        correct value.
+        max(factor * s, floor * |a|, tiny), with s the typical error there and a the correct value.
         """
-        typical, known = self.typical(part, seen, limits)
+        typical, known = self.typical(part, seen)
         by_error = typical.to(seen.answer.dtype).exp2_().mul_(limits.factor)
         magnitude = seen.answer.abs()
         if not bool(known.all()):
@@ -295,7 +300,7 @@ class Profile:
 def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, limits: Limits) -> torch.Tensor:
     """Return the expected error of each element, from one set of inputs perturbed by up to `PLACES`; all are flat.
 
-    The larger of two errors, divided by `_USUAL`; the first counts by `of_largest` where that is more:
+    The larger of two errors, divided by `_USUAL` (the first is not, if the largest errors count):
 
     - The reference's error on the perturbed set. Its error on the set itself may be small by chance: for an element
       whose sum cancels, or a row that one rounding decides (a softmax with two large terms).
@@ -304,8 +309,8 @@ def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, li
       such as sin(2 ** 28 x), would not be checked at all.
     """
     most = answer.abs() * (_USUAL * _KNOWN / limits.factor)
-    share = max(1.0 / _USUAL, limits.of_largest / limits.factor)
-    found = torch.fmax(error * share, torch.minimum(change / (2.0 * PLACES), most) / _USUAL)
+    by_error = error if limits.largest else error / _USUAL
+    found = torch.fmax(by_error, torch.minimum(change / (2.0 * PLACES), most) / _USUAL)
     return found.nan_to_num_(0.0, 0.0, 0.0)
 
 
@@ -328,15 +333,18 @@ def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor
     return found.nan_to_num_(-torch.inf, neginf=-torch.inf)
 
 
-def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return logarithms of groups of similar magnitude, and which rows have enough errors.
+def nodes(
+    magnitudes: torch.Tensor, errors: torch.Tensor, *, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return mean logarithms of groups of similar magnitude, and which rows have enough errors.
 
     Args:
         magnitudes: Binary logarithms, shape (n, m).
         errors: The same; NaN for no error.
+        largest: Whether to return the largest errors of the groups, clipped, instead of their means.
 
     Returns:
-        Mean magnitudes, mean errors and largest errors, all of shape (n, groups), and a mask of shape (n,).
+        Magnitudes and errors, both of shape (n, groups), and a mask of shape (n,).
     """
     there = errors.isfinite()
     magnitudes, order = torch.where(there, magnitudes, torch.inf).sort(1)
@@ -349,12 +357,13 @@ def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor,
     for _ in range(_ROUNDS):
         middle = torch.nn.functional.pad(typical, (0, 1)).gather(1, group)
         typical = _means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING), group)
-    largest = typical.new_full((len(group), _NODES + 1), -torch.inf).scatter_reduce_(1, group, errors, "amax")
-    largest = torch.minimum(largest[:, :_NODES], typical + _OUTLYING)
-    typical = _drawn_together(typical, count)
+    if largest:
+        most = typical.new_full((len(group), _NODES + 1), -torch.inf).scatter_reduce_(1, group, errors, "amax")
+        typical = torch.minimum(most[:, :_NODES], typical + _OUTLYING)
+    else:
+        typical = _drawn_together(typical, count)
     none = count == 0
-    found = [torch.where(none, 0.0, at), *(torch.where(none, -torch.inf, one) for one in (typical, largest))]
-    return (*found, count[:, 0] >= _FEWEST)
+    return torch.where(none, 0.0, at), torch.where(none, -torch.inf, typical), count[:, 0] >= _FEWEST
 
 
 def _drawn_together(typical: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from cudal1_worker.oracle.models import Mode
 from cudal1_worker.oracle.reference_error import error_of
-
-HALVES = (torch.float16, torch.bfloat16)
+from cudal1_worker.oracle.steps import HALF, is_view
 
 
 class Unrounded(Mode):
@@ -43,7 +42,7 @@ class Unrounded(Mode):
             answer: Its float64 answer.
             error: Its error, float64, flat.
         """
-        if output.dtype not in HALVES or output not in self._wide:
+        if output.dtype not in HALF or output not in self._wide:
             return error
         excess = error - answer.reshape(-1).abs() * (torch.finfo(output.dtype).eps / 2)
         return torch.fmin(torch.fmax(error_of(self._wide[output], answer), excess), error)
@@ -61,15 +60,12 @@ class Unrounded(Mode):
         return result
 
     def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        returns = func._schema.returns
-        is_view = bool(returns) and returns[0].alias_info is not None
-
         def widened(value: Any) -> Any:
             if isinstance(value, torch.dtype):
-                return torch.float32 if value in HALVES else value
+                return torch.float32 if value in HALF else value
             if not _is_half(value):
                 return value
-            return self.value(value) if is_view else value.float()
+            return self.value(value) if is_view(func) else value.float()
 
         try:
             wide = func(*tree_map(widened, args), **tree_map(widened, kwargs))
@@ -83,4 +79,4 @@ class Unrounded(Mode):
 
 
 def _is_half(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in HALVES
+    return isinstance(value, torch.Tensor) and value.dtype in HALF

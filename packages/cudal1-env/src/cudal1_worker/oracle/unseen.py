@@ -31,7 +31,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.oracle.faults import Counting, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.steps import LOWER, Call
+from cudal1_worker.oracle.steps import LOWER, Call, is_view
 from cudal1_worker.oracle.tolerance import Seen
 
 if TYPE_CHECKING:
@@ -347,19 +347,13 @@ class _Calls(Counting):
 @cache
 def _computes(func: Any) -> bool:
     """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
-    return not _is_view(func) and Call(func, (), {}).name not in _NOTHING
+    return not is_view(func) and Call(func, (), {}).name not in _NOTHING
 
 
 def _has_tensor(value: Any) -> bool:
     if isinstance(value, list | tuple | dict):
         return any(map(_has_tensor, value.values() if isinstance(value, dict) else value))
     return isinstance(value, torch.Tensor)
-
-
-def _is_view(func: Any) -> bool:
-    """Return whether an operator returns no tensor, or a view of its operand."""
-    returns = func._schema.returns
-    return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
 
 
 def _results(result: Any) -> _Result:

@@ -32,10 +32,9 @@ MAXIMUM_OVER_TYPICAL = 12.5
 """Ratio of the largest of a million errors to the typical error (a geometric mean). For normal errors it is 4.9 / 0.53,
 about 9.2; the rest covers the chance error of a typical error from 48 or more errors (benchmarks/tolerance.py)."""
 
-HALF = {"float16": (11.0, 2.0), "bfloat16": (5.5, 1.0)}
-"""Half precision: factor of the typical error before the last rounding, and floor in units in the last place
-(benchmarks/tolerance_half.py)."""
-_HALF_OF_LARGEST = 6.0
+HALF = {"float16": 2.0, "bfloat16": 1.0}
+"""Half precision: minimum tolerance in units in the last place (benchmarks/tolerance_half.py)."""
+_HALF_FACTOR = 6.0
 """Half precision: factor of the largest error of a group before the last rounding. Elements of one magnitude may err by
 unequal amounts, where a maximum chooses between an input and a product's result, for example
 (benchmarks/honest_half.py)."""
@@ -79,7 +78,7 @@ class Comparison:
     """Tolerance of that element, over the scale."""
 
 
-def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, float, float, float]:
+def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, float, float, bool]:
     """Return the parameters of an output's tolerances, as in `cudal1_worker.oracle.tolerance.Limits`.
 
     Args:
@@ -87,10 +86,11 @@ def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, floa
         factor: c: allowed multiple of the reference's largest error; half precision has its own.
         floor_ulps: f: minimum tolerance in units in the last place; half precision has its own.
     """
-    times, ulps = HALF.get(dtype, (factor * MAXIMUM_OVER_TYPICAL, floor_ulps))
+    times = _HALF_FACTOR if dtype in HALF else factor * MAXIMUM_OVER_TYPICAL
+    ulps = HALF.get(dtype, floor_ulps)
     # Devices may flush subnormal numbers to zero; float16 keeps them, in steps of one size.
     least = ulps * float(np.finfo(np.float16).smallest_subnormal) if dtype == "float16" else _SMALLEST.get(dtype, 0.0)
-    return times, ulps * EPSILON.get(dtype, 0.0), least, _HALF_OF_LARGEST if dtype in HALF else 0.0
+    return times, ulps * EPSILON.get(dtype, 0.0), least, dtype in HALF
 
 
 def fault(answer: Answer, expected: Expected) -> str:
