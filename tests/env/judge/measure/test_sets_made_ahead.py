@@ -1,4 +1,4 @@
-"""Input sets of a further candidate are made while its reference is constructed; no candidate meets another's."""
+"""Input sets of a further candidate are made while the models are constructed; no candidate meets another's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
-from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.headroom import Headroom
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.records import Status
@@ -28,20 +28,20 @@ def test_sets_of_a_further_candidate_are_made_ahead(judge: Judge, monkeypatch: p
     first = judge.evaluate(TASK, ANSWER)
     (pool,) = judge._pools.values()
     kept: list[bool] = []
-    begin = Headroom.__init__
+    check = Headroom.check_beside
 
-    def beginning(self: Headroom, device: Device) -> None:
+    def checked(self: Headroom, candidate: Arm) -> None:
         kept.extend(number in pool._sets for number in range(pool.fresh, pool.fresh + pool._wanted))
-        begin(self, device)
+        check(self, candidate)
 
-    monkeypatch.setattr(Headroom, "__init__", beginning)
+    monkeypatch.setattr(Headroom, "check_beside", checked)
     second = judge.evaluate(TASK, ANSWER)
     assert first.status is second.status is Status.CORRECT
     assert first.first_set == WARM_SETS
     assert second.first_set is not None
     assert second.first_set > WARM_SETS, "the second candidate has sets of its own"
     assert kept, "the first trial asked for sets"
-    assert all(kept), "they are there before the candidate is constructed"
+    assert all(kept), "they are there once both models are constructed"
 
 
 @pytest.mark.slow

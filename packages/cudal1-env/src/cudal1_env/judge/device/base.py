@@ -217,6 +217,10 @@ class Device(Protocol):
         """Return the free device memory; None as in `held`."""
         return None
 
+    def is_roomy(self) -> bool:
+        """Return whether more than half of the device's memory is free; False if it reports none."""
+        return False
+
     def own_bytes(self) -> int:
         """Return the device memory that this process holds for itself and for workers, by its own count."""
         return 0

@@ -151,10 +151,11 @@ class Builder:
     def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold) -> Built:
         """Import a candidate in a build folder that starts as a copy of `snapshot`; on a fault the caller keeps that.
 
-        A program that compiles is pinned to the arms' core only by `Arm.open`: each import or constructor repeats a
-        failed build, in all arms of a batch.
+        On a GPU, arms are pinned to their core only by `Arm.open`, because both are constructed at once. The same holds
+        for programs that compile: each import or constructor repeats a failed build, in all arms of a batch.
         """
-        free = compiles(case.source) or case.precision == "correct"  # an untimed arm needs no core of its own
+        # An untimed arm needs no core of its own.
+        free = self.device.name == "cuda" or compiles(case.source) or case.precision == "correct"
         arm, folder = self.fork(case, pool, snapshot, core=None if free else self.core)
         worker = arm.worker
         hold.kills(worker.interrupt)
@@ -191,7 +192,8 @@ class Builder:
     def reference(self, case: Case, pool: Pool) -> Arm:
         """Return an arm in a fresh worker for a task's reference, which is not yet imported."""
         with case.watch.phase("start"):
-            worker = self._zygote_of(case).fork("arm", self.spec(None, core=self.core))
+            core = None if self.device.name == "cuda" else self.core
+            worker = self._zygote_of(case).fork("arm", self.spec(None, core=core))
         return self.arm(worker, pool.io_spec, "Model")
 
     def _zygote_of(self, case: Case) -> Zygote:

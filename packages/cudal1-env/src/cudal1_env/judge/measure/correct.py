@@ -47,7 +47,8 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Head
     """Construct the candidate, call it, and compare."""
     case, arm = built.case, builder.again(built, pool)
     try:
-        construct(case, pool, arm, seen)
+        with case.watch.phase("warmup"):
+            construct(case, pool, arm, seen)
         with case.watch.phase("oracle"):
             sets = pool.untimed_sets()
         seen.first_set = sets[-1].index

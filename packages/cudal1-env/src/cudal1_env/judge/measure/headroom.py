@@ -101,5 +101,5 @@ def memory_taken(
             if not works_alone():
                 continue
             seen = "the reference works only without it"
-        text = f"the program took GPU memory when it was imported: {seen}"
+        text = f"the program took GPU memory before its first call: {seen}"
         raise Fault(Status.OUT_OF_MEMORY, text)

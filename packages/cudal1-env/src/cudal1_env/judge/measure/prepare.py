@@ -5,6 +5,8 @@ They raise `Fault` if the candidate fails.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
@@ -14,26 +16,39 @@ from cudal1_env.judge.oracle.pool import Pool, private_seed
 from cudal1_env.judge.oracle.state import match
 from cudal1_env.records import Status
 
+UNSHARED = nullcontext()
+"""For a device with no other arm of the same trial."""
 
-def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
+
+def construct(
+    case: Case, pool: Pool, candidate: Arm, seen: Seen, alone: AbstractContextManager[object] = UNSHARED
+) -> None:
     """Construct the candidate's model and match its state.
 
     Before the first trial of an evaluation, the candidate is constructed and called once on inputs and weights drawn
     for it alone; messages may show its text until then. (Programs that compile were called so during precompilation.)
     Afterwards its text is withheld, because the task's later candidates receive the same secrets.
+
+    Args:
+        case: The candidate, for the first trial's rule.
+        pool: The task's pool.
+        candidate: Its arm.
+        seen: Receives the mapping of state.
+        alone: Held during the call, in which a program may choose its fastest kernels.
     """
-    with case.watch.phase("warmup"):
-        if not seen.trials and case.role == "candidate" and not compiles(case.source):
-            candidate.construct(private_seed())
-            candidate.answers(pool.private_inputs())
-        theirs, state = pool.io_spec.state, candidate.construct(pool.construct_seed)
-        mapping = match(theirs, state)
-        if mapping.missing and (similar := mapping.similar):  # compare seeded values only if names do not suffice
-            mapping = match(theirs, state, (pool.fingerprints(), candidate.fingerprints(similar)))
-        if mapping.missing:
-            raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
-        candidate.withhold()
-        candidate.freeze()
+    if not seen.trials and case.role == "candidate" and not compiles(case.source):
+        candidate.construct(private_seed())
+        inputs = pool.private_inputs()
+        with alone:
+            candidate.answers(inputs)
+    theirs, state = pool.io_spec.state, candidate.construct(pool.construct_seed)
+    mapping = match(theirs, state)
+    if mapping.missing and (similar := mapping.similar):  # compare seeded values only if names do not suffice
+        mapping = match(theirs, state, (pool.fingerprints(), candidate.fingerprints(similar)))
+    if mapping.missing:
+        raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
+    candidate.withhold()
+    candidate.freeze()
     if theirs:
         seen.mapping = mapping
 

@@ -63,8 +63,8 @@ model's memory).
 _MAKING_INPUTS = 4
 """See `_MAKING_SETS`."""
 
-_AHEAD_BYTES = 2 << 30
-"""Maximum bytes of sets made ahead, because the arms have not yet taken their memory then."""
+_AHEAD_BYTES, _AHEAD_SHARE = 2 << 30, 1 / 16
+"""Maximum bytes of sets made ahead, or share of the free memory, if that is more: the arms take theirs then."""
 
 
 class Secrets:
@@ -312,7 +312,8 @@ class Pool:
 
         They are complete when the block ends. The device must be leased, and nothing may be timed meanwhile.
         """
-        count = min(self._wanted, int(_AHEAD_BYTES / self._kept_bytes))
+        most_bytes = max(_AHEAD_BYTES, _AHEAD_SHARE * (self.device.free_bytes() or 0))
+        count = min(self._wanted, int(most_bytes / self._kept_bytes))
         if not count:
             yield
             return
@@ -328,9 +329,13 @@ class Pool:
             self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
-        """Free the memory that is needed only for making sets, in the judge and in the oracle."""
-        self.oracle.rest()
-        self.device.trim()
+        """Free the memory that is needed only for making sets, in the judge and in the oracle, unless there is plenty.
+
+        Freeing it and taking it again takes a tenth of a second and more on a GPU.
+        """
+        if not self.device.is_roomy():
+            self.oracle.rest()
+            self.device.trim()
 
     def fit(self, free_bytes: int | None, held: int = 0) -> None:
         """Lower the limit of kept sets so that memory remains for making others.

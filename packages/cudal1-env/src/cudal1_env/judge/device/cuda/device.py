@@ -98,6 +98,9 @@ class CudaDevice(Device):
         free, _ = self._torch.cuda.mem_get_info()
         return int(free)
 
+    def is_roomy(self) -> bool:
+        return 2 * self.free_bytes() > int(self._properties.total_memory)
+
     def own_bytes(self) -> int:
         return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -16,7 +19,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
-from cudal1_env.judge.measure.prepare import construct, load_weights
+from cudal1_env.judge.measure.prepare import UNSHARED, construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
@@ -88,11 +91,7 @@ class Trials:
         reference = self._builder.reference(case, pool)
         headroom: Headroom | None = None
         try:
-            pool.rest()  # leaves cached memory to the arms
-            self._warm_sets(case, pool, WARM_SETS)
-            with pool.making_ahead():
-                self._construct_reference(case, pool, reference)
-            headroom = Headroom(self._device)
+            headroom = self._construct(case, pool, seen, reference, candidate)
             seen.trials.append(self._beside(case, pool, seen, reference, candidate, headroom))
         except (TaskError, *self._device.faults) as error:
             if headroom is not None:
@@ -106,11 +105,29 @@ class Trials:
             candidate.close()
             built.arm = None
 
+    def _construct(self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm) -> Headroom:
+        """Construct both models side by side, and make further input sets meanwhile.
+
+        Making a context, and drawing weights on one core, take a second and more.
+
+        Returns:
+            The headroom that the candidate must leave.
+        """
+        pool.rest()  # leaves cached memory to the arms
+        sets = self._warm_sets(case, pool, WARM_SETS)
+        first = [] if self._device.free_bytes() is None else sets[:1]
+        headroom = Headroom(self._device)
+        alone = threading.Lock()
+        with case.watch.phase("warmup"), pool.making_ahead(), ThreadPoolExecutor(1) as executor:
+            constructing = executor.submit(construct, case, pool, candidate, seen, alone)
+            self._construct_reference(pool, reference, first, alone)
+            constructing.result()
+        return headroom
+
     def _beside(
         self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm, headroom: Headroom
     ) -> TrialResult:
-        """Construct the candidate beside the reference, make both arms' untimed calls, then measure."""
-        construct(case, pool, candidate, seen)
+        """Make both arms' untimed calls, then measure."""
         headroom.check_beside(candidate)
         reference_s = self._warm_reference(case, pool, reference)
         self._warm_candidate(case, pool, candidate, seen)
@@ -136,7 +153,7 @@ class Trials:
         def works_alone() -> bool:
             alone = self._builder.reference(case, pool)
             try:
-                self._construct_reference(case, pool, alone)
+                self._construct_reference(pool, alone, self._warm_sets(case, pool, 1))
             except (TaskError, *self._device.faults):
                 return False
             finally:
@@ -145,14 +162,23 @@ class Trials:
 
         memory_taken(self._device, reference, candidate, works_alone, beside=beside)
 
-    def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
-        """Construct the reference's model; on a GPU also call it, so that it has its memory before the candidate."""
-        sets = self._warm_sets(case, pool, 1) if self._device.free_bytes() is not None else []
-        with case.watch.phase("warmup"), of_reference(pool):
+    def _construct_reference(
+        self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object] = UNSHARED
+    ) -> None:
+        """Construct the reference's model and call it, so that it takes its memory.
+
+        Args:
+            pool: The task's pool.
+            reference: Its arm.
+            sets: Inputs of the calls.
+            alone: Held during each call.
+        """
+        with of_reference(pool):
             reference.build(pool.task.source)
             reference.construct(pool.construct_seed)
             for one in sets:
-                reference.warm(one, 0)
+                with alone:
+                    reference.warm(one, 0)
             reference.freeze()
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
