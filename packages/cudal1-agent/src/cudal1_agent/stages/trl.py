@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,6 +96,8 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         made = config(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL's {config.__name__} does not take these settings: {error}") from error
+    if made.use_liger_kernel and find_spec("liger_kernel") is None:
+        raise ConfigError("use_liger_kernel in a trl table needs: pip install 'cudal1-agent[liger]'")
     if made.save_steps % made.logging_steps:
         raise ConfigError(
             f"save_steps ({made.save_steps}) must be a multiple of logging_steps ({made.logging_steps}) in a trl "

@@ -260,7 +260,8 @@ class Profile:
         if seen.nearby is not None:
             # Neighbours do not predict the error of an atypical element; the reference's one error may be small by
             # chance.
-            found = torch.fmax(found, logarithm(seen.nearby).masked_fill_(exact, -torch.inf))
+            nearby = logarithm(seen.nearby)
+            found = torch.fmax(found, nearby if self._largest else nearby.masked_fill_(exact, -torch.inf))
         return found, known
 
     def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
@@ -274,6 +275,8 @@ class Profile:
         if not bool(known.all()):
             # Without information from its block, an omitted element must still be detected.
             unknown = torch.where(seen.error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
+            if self._largest and seen.nearby is not None:  # the element's own errors need no block
+                unknown = torch.maximum(unknown, limits.factor * seen.nearby)
             by_error = torch.where(known, by_error, unknown)
         found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
         return found.nan_to_num_(limits.tiny, posinf=limits.tiny)
