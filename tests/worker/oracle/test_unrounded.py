@@ -6,7 +6,7 @@ import pytest
 import torch
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF
-from cudal1_worker.oracle.unrounded import Unrounded
+from cudal1_worker.oracle.unrounded import Unrounded, rounded_at_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,3 +65,33 @@ def test_an_output_that_equals_its_rounded_answer_has_no_error(dtype: torch.dtyp
         out = (x * 1.1 + y).to(dtype)
     answer = out.double()  # the float64 twin casts, too
     assert not mode.error(out, answer, error_of(out, answer)).any()
+
+
+@given(st.floats(-6e4, 6e4, width=32), st.sampled_from(HALF), st.integers(0, 2**32 - 1))
+def test_a_number_is_rounded_at_random_to_one_of_its_neighbours(value: float, dtype: torch.dtype, seed: int) -> None:
+    values = torch.full((64,), value, dtype=torch.float32)
+    found = rounded_at_random(values, dtype, torch.Generator().manual_seed(seed))
+    nearest = values[0].to(dtype)
+    off = (found.double() - nearest.double()).abs().max()
+    assert off <= torch.finfo(dtype).eps * nearest.double().abs().clamp(min=torch.finfo(dtype).smallest_normal)
+    if float(nearest) == value:
+        assert torch.equal(found, values.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_rounding_at_random_keeps_the_mean(dtype: torch.dtype) -> None:
+    value = 1.0 + 0.3 * torch.finfo(dtype).eps
+    found = rounded_at_random(torch.full((40_000,), value), dtype, torch.Generator().manual_seed(1)).double()
+    assert set(found.tolist()) == {1.0, 1.0 + torch.finfo(dtype).eps}
+    assert abs(float(found.mean()) - value) < 0.02 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_result_that_decides_many_errs_differently_in_each_run(dtype: torch.dtype) -> None:
+    x, _ = halves(0, dtype)
+    draws, runs = torch.Generator().manual_seed(2), list[torch.Tensor]()
+    for _ in range(8):
+        with Unrounded(draws):
+            runs.append(torch.exp(x[:1, :1]) * torch.ones(4, 4, dtype=dtype))
+    assert all(bool((one == one[0, 0]).all()) for one in runs)  # one rounding, shared by all elements
+    assert len({float(one[0, 0]) for one in runs}) == 2

@@ -84,3 +84,33 @@ def test_outputs_are_compared_as_element_by_element(data: st.DataObject, shape: 
     assert found.correct == (not wrong)
     answer = Answer(np.arange(count), right.numpy(), limits.numpy(), right.numpy(), limits.numpy(), scale)
     assert compare(exact.numpy(), answer, expected, whole=True).correct == found.correct
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count", "times", "correct"),
+    [
+        ("float16", 2, 1.9, True),
+        ("float16", 3, 1.9, False),
+        ("float16", 1, 2.1, False),
+        ("bfloat16", 2, 1.9, True),
+        ("float32", 1, 1.1, False),
+    ],
+)
+def test_of_half_precision_few_elements_may_exceed_their_tolerance_a_little(
+    dtype: str, count: int, times: float, *, correct: bool
+) -> None:
+    right, limits = np.ones(200_000), np.full(200_000, 2.0**-6)
+    got = right.astype(np.float32)
+    got[:: len(got) // count][:count] += np.float32(times * 2.0**-6)
+    answer = Answer(np.arange(len(got)), right, limits, right, limits, 1.0)
+    found = compare(got, answer, Expected((len(got),), dtype, False), whole=True)
+    assert found.correct is correct
+    assert found.error > found.tolerance  # the record still tells the worst element
+
+
+def test_of_a_small_output_no_element_may_exceed_its_tolerance() -> None:
+    right, limits = np.ones(99_999), np.full(99_999, 2.0**-6)
+    got = right.astype(np.float32)
+    got[7] += np.float32(1.1 * 2.0**-6)
+    answer = Answer(np.arange(len(got)), right, limits, right, limits, 1.0)
+    assert not compare(got, answer, Expected((len(got),), "bfloat16", False), whole=True).correct

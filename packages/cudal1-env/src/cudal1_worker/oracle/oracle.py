@@ -53,7 +53,7 @@ REFERENCE = "Model"
 _AGAIN, _AGAIN_HALF = 3, 16
 """Runs on perturbed inputs. All three errors are below a thirtieth of the usual one once in 50,000 times. In half
 precision a tolerance is 6 errors, not 400: all 16 are below a half of the usual one once in 5 million times."""
-_MOVES = 0x5EED
+_ROUNDINGS, _MOVES = 0x20BAD, 0x5EED
 """Makes the seed of perturbations differ from that of inputs. From one stream they would correlate with the inputs, and
 their effect on a sum would grow with its number of terms, not with the square root."""
 
@@ -214,9 +214,11 @@ class Oracle:
         return {"ok": True}
 
     def errors(
-        self, models: Models, values: list[Any], answers: list[torch.Tensor]
+        self, models: Models, values: list[Any], answers: list[torch.Tensor], draws: torch.Generator | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the outputs of the reference and the error of each element, flat; of half precision, before rounding.
+
+        With `draws`, the reference rounds half precision at random (`Unrounded`).
 
         A float64 output has no more precise answer to compare with. Its error is estimated as the error in float32
         divided by 2 ** 29: to first order, float32's roundings are the same but larger by this factor (Higham 2002,
@@ -226,7 +228,8 @@ class Oracle:
         again = self.double or self.scans
         given = copied(values) if again or integers else values
         if not self.double:
-            with Unrounded() if any(limits.largest for limits in self.limits) else contextlib.nullcontext() as mode:
+            half = any(limits.largest for limits in self.limits)
+            with Unrounded(draws) if half else contextlib.nullcontext() as mode:
                 found = self.run(models.plain, given)
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
             if mode:
@@ -276,12 +279,13 @@ class Oracle:
         result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
         if self.double or not any(answer.is_floating_point() for answer in answers):
             return result
+        draws = torch.Generator(self.device).manual_seed(seed ^ _ROUNDINGS)
         for number in range(_AGAIN_HALF if any(limits.largest for limits in self.limits) else _AGAIN):
             moved = self.moved(values, seed + number, PLACES, own=True)
             pairs = zip(moved, values, strict=True)
             moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
             right = self.exact(self.models.wide, copied(moved))
-            errors = self.errors(self.models, moved, right)[1]
+            errors = self.errors(self.models, moved, right, draws)[1]
             for k, error in enumerate(errors):
                 if answers[k].is_floating_point():
                     change, answer = error_of(right[k], answers[k]), answers[k].reshape(-1)

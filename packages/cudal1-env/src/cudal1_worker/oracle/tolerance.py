@@ -312,7 +312,7 @@ def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, li
       such as sin(2 ** 28 x), would not be checked at all.
     """
     most = answer.abs() * (_USUAL * _KNOWN / limits.factor)
-    by_error = error if limits.largest else error / _USUAL
+    by_error = error / math.sqrt(2.0) if limits.largest else error / _USUAL  # roundings at random err that much more
     found = torch.fmax(by_error, torch.minimum(change / (2.0 * PLACES), most) / _USUAL)
     return found.nan_to_num_(0.0, 0.0, 0.0)
 

@@ -2,11 +2,14 @@
 
 The last rounding errs by at most half a unit in the last place, and every program makes it. What comes before it
 differs from program to program: one that fuses steps rounds less often than the reference, at other places. So the
-reference's errors before its last rounding tell how much such a program may err.
+reference's errors before its last rounding tell how much such a program may err. If one result decides many, its one
+rounding may be close by chance: with random roundings the reference errs differently in each run (Parker 1997, Monte
+Carlo arithmetic).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,10 +22,15 @@ from cudal1_worker.oracle.steps import HALF, is_view
 
 
 class Unrounded(Mode):
-    """Computes each half-precision result in float32, too, from the rounded operands."""
+    """Computes each half-precision result in float32, too, from the rounded operands.
 
-    def __init__(self) -> None:
+    Args:
+        draws: For rounding each result up or down at random (`rounded_at_random`); None rounds to nearest.
+    """
+
+    def __init__(self, draws: torch.Generator | None = None) -> None:
         super().__init__()
+        self._draws = draws
         self._wide: Any = WeakIdKeyDictionary()
         """Float32 values of half-precision tensors."""
 
@@ -75,7 +83,22 @@ class Unrounded(Mode):
             return
         for one, other in zip(tree_flatten(result)[0], tree_flatten(wide)[0], strict=True):
             if _is_half(one) and isinstance(other, torch.Tensor) and other.dtype is torch.float32:
+                if self._draws is not None and not is_view(func):
+                    one.copy_(rounded_at_random(other, one.dtype, self._draws))
                 self._wide[one] = other
+
+
+def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, draws: torch.Generator) -> torch.Tensor:
+    """Return float32 values in half precision, each rounded up or down with chances that give its mean.
+
+    Uniform noise of half a unit in the last place is added, then values are rounded to nearest. Numbers of this
+    precision stay as they are.
+    """
+    limits, nearest = torch.finfo(dtype), values.to(dtype)
+    noise = torch.rand(values.shape, generator=draws, device=values.device).sub_(0.5)
+    exponent = torch.frexp(values).exponent.clamp_(min=math.frexp(limits.smallest_normal)[1])
+    moved = torch.add(values, torch.ldexp(noise.mul_(limits.eps / 2), exponent)).to(dtype)
+    return torch.where(nearest == values, nearest, moved)
 
 
 def _is_half(value: Any) -> bool:
