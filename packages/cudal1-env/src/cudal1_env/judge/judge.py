@@ -129,12 +129,14 @@ class Judge:
         # A part is built completely before any of it is timed, so timed parts are small.
         most = self.settings.pool_candidates if precision == "correct" else at_once
         divided = parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
-        with self._lock, ThreadPoolExecutor(at_once) as executor:
+        with self._lock, ThreadPoolExecutor(at_once) as executor, self._precompilations() as compilers:
             for part in divided:
                 cases = [self._case(*jobs[index], precision) for index in part]
+                wanted = [(case, None) for case in cases]
                 if precision == "correct":
                     self._pools.renew(cases)
-                with contextlib.closing(self._together(executor, [(case, None) for case in cases])) as told:
+                precompilations = compilers if precision == "correct" else None
+                with contextlib.closing(self._together(executor, wanted, precompilations)) as told:
                     for place, outcome in told:
                         if isinstance(outcome, TaskError):
                             raise outcome
@@ -169,9 +171,10 @@ class Judge:
             if precompilations is not None:
                 for _, case, _, pool in ready:
                     self._precompile(precompilations, precompiled, case, pool)
-            for one in precompiled.values():
-                one.result()
-            begun += [executor.submit(self._begun, case, pool) for _, case, _, pool in ready]
+            if any(case.precision != "correct" for _, case, _, _ in ready):
+                for one in precompiled.values():
+                    one.result()
+            begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
             wait(begun)  # builds would disturb measurements
             self._thin_out([one.result() for one in begun if one.exception() is None])
             for (place, _, seed, pool), one in zip(ready, begun, strict=True):
@@ -259,8 +262,13 @@ class Judge:
             is_sound=sha256 in self._sound,
         )
 
-    def _begun(self, case: Case, pool: Pool) -> Built | Evaluation:
+    def _begun(self, case: Case, pool: Pool, precompiled: Begun | None = None) -> Built | Evaluation:
         """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
+
+        Args:
+            case: The candidate.
+            pool: Its task's pool.
+            precompiled: Precompilations that were begun; the candidate's own is waited for.
 
         Returns:
             A verdict, or a candidate that needs the device alone; `_ended` takes either.
@@ -269,6 +277,8 @@ class Judge:
             return self._builder.build(case, pool)
         if pool.closed:  # retired to make room for another task
             return Built(case)
+        if precompiled and (case.task.source, case.source) in precompiled:
+            precompiled[case.task.source, case.source].result()
         self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)

@@ -120,8 +120,11 @@ class Trials:
         alone = threading.Lock()
         with case.watch.phase("warmup"), pool.making_ahead(), ThreadPoolExecutor(1) as executor:
             constructing = executor.submit(construct, case, pool, candidate, seen, alone)
-            self._construct_reference(pool, reference, first, alone)
-            constructing.result()
+            try:
+                self._construct_reference(pool, reference, first, alone)
+                constructing.result()
+            finally:
+                del constructing  # its exception holds this frame: a cycle that would keep both arms' memory
         return headroom
 
     def _beside(
