@@ -11,7 +11,7 @@ import mmap
 import os
 import socket
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,18 @@ from cudal1_worker.oracle.reference_error import (
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.steps import RUNNING, Call
-from cudal1_worker.oracle.tolerance import PLACES, Blocks, Draw, Limits, Profile, Seen, enough, expected
+from cudal1_worker.oracle.tolerance import (
+    PLACES,
+    Blocks,
+    Draw,
+    Limits,
+    Profile,
+    Seen,
+    bulk,
+    bulk_allowed,
+    enough,
+    expected,
+)
 from cudal1_worker.oracle.unrounded import Unrounded
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
@@ -269,28 +280,41 @@ class Oracle:
         with Injection(None, change):
             return self.run(self.models.plain, copied(values))
 
-    def nearby(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    def nearby(
+        self, values: list[Any], answers: list[torch.Tensor], seed: int, limits: Sequence[torch.Tensor | None]
+    ) -> tuple[list[torch.Tensor], list[list[float]]]:
         """Return the expected error of each element, flat, from slightly perturbed inputs.
 
         It is the maximum of `tolerance.expected` over `_AGAIN` or `_AGAIN_HALF` perturbed sets; zero for integer
-        outputs, and for all outputs if any is float64. Call this before the reference runs on `values`, because the
-        reference may write to them.
+        outputs, and for all outputs if any is float64.
+
+        Args:
+            values: The inputs; not changed.
+            answers: Their answers.
+            seed: Of the perturbations.
+            limits: Tolerances without these errors, flat; None for outputs whose `tolerance.bulk` is not wanted.
+
+        Returns:
+            The errors, and for each output its `bulk` on each set; empty if not wanted.
         """
         result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
+        bulks: list[list[float]] = [[] for _ in answers]
         if self.double or not any(answer.is_floating_point() for answer in answers):
-            return result
+            return result, bulks
         draws = torch.Generator(self.device).manual_seed(seed ^ _ROUNDINGS)
         for number in range(_AGAIN_HALF if any(limits.largest for limits in self.limits) else _AGAIN):
             moved = self.moved(values, seed + number, PLACES, own=True)
             pairs = zip(moved, values, strict=True)
             moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
             right = self.exact(self.models.wide, copied(moved))
-            errors = self.errors(self.models, moved, right, draws)[1]
+            found, errors = self.errors(self.models, moved, right, draws)
             for k, error in enumerate(errors):
                 if answers[k].is_floating_point():
                     change, answer = error_of(right[k], answers[k]), answers[k].reshape(-1)
                     torch.maximum(result[k], expected(error, change, answer, self.limits[k]), out=result[k])
-        return result
+                if (allowed := limits[k]) is not None:
+                    bulks[k].append(bulk(error_of(found[k], right[k]), allowed))
+        return result, bulks
 
     def check_inputs(self, values: list[Any]) -> None:
         """Refuse a task whose inputs differ in shape or layout from those of `describe`."""
@@ -327,6 +351,7 @@ class Oracle:
         models = self.models
         found: list[torch.Tensor] = []
         largest: list[float] = []
+        bulks: list[list[float | None]] = []
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(models.wide, values)
@@ -335,9 +360,14 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, self.entries, values, answers, at)
-            nearby = self.nearby(values, answers, one["seed"]) if one["nearby"] else None
-            own, errors = self.errors(models, values, answers)
-            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors, nearby)
+            own, errors = self.errors(models, copied(values) if one["nearby"] else values, answers)
+            place = place[at + message["answer_bytes"] :]
+            limits = self.allow(place, one, values, own, answers, errors, None)
+            bulks.append(self.allowed_bulks(own, answers, limits))
+            if one["nearby"]:
+                nearby, at_random = self.nearby(values, answers, one["seed"], limits)
+                bulks[-1] = self.allowed_bulks(own, answers, limits, at_random)
+                self.allow(place, one, values, own, answers, errors, nearby)
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 flat = answer.reshape(-1)
                 if self.all_finite and answer.is_floating_point():
@@ -350,7 +380,21 @@ class Oracle:
             self.all_finite = False  # permanent: later sets of this task are probably not finite either
             return self.make(message, fds)
         width = len(reports) // len(message["sets"])
-        return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
+        return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)], "bulks": bulks}
+
+    def allowed_bulks(
+        self,
+        own: list[torch.Tensor],
+        answers: list[torch.Tensor],
+        limits: Sequence[torch.Tensor | None],
+        at_random: Sequence[Sequence[float]] | None = None,
+    ) -> list[float | None]:
+        """Return `tolerance.bulk_allowed` of each output; None where `limits` has None."""
+        found: list[float | None] = []
+        for k, (one, answer, allowed) in enumerate(zip(own, answers, limits, strict=True)):
+            known = at_random[k] if at_random else ()
+            found.append(None if allowed is None else bulk_allowed(bulk(error_of(one, answer), allowed), known))
+        return found
 
     def allow(
         self,
@@ -361,8 +405,12 @@ class Oracle:
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
         nearby: list[torch.Tensor] | None,
-    ) -> None:
-        """Write the tolerance of each element, or for integers the second accepted value."""
+    ) -> list[torch.Tensor | None]:
+        """Write the tolerance of each element, or for integers the second accepted value.
+
+        Returns:
+            What was written for whole outputs in half precision; None for others.
+        """
         whole = one["whole"]
         integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
 
@@ -377,6 +425,7 @@ class Oracle:
         )
         second = dict(zip(integers, seconds, strict=True))
         at = 0
+        written: list[torch.Tensor | None] = []
         for k, (answer, positions) in enumerate(zip(answers, one["positions"], strict=True)):
             profile = self.profiles[k]
             seen = Seen(answer.reshape(-1), errors[k], None if nearby is None else nearby[k])
@@ -388,6 +437,7 @@ class Oracle:
             size = count * kind.itemsize
             out = place[at : at + size].view(kind)
             at += size + (-size) % 8
+            written.append(out if whole and self.limits[k].largest else None)
             if not count:
                 continue
             chosen = torch.tensor(positions, device=answer.device) if not whole else None
@@ -397,6 +447,7 @@ class Oracle:
                 profile.of_all(out, seen, self.limits[k])
             else:
                 out.copy_(profile.of_positions(chosen, seen, self.limits[k]))
+        return written
 
     def moved(self, values: list[Any], seed: int, places: float, *, own: bool = False) -> list[Any]:
         """Return inputs with each element of movable tensors changed by up to `places` units in the last place.

@@ -51,6 +51,12 @@ _USUAL = 4.0
 by this, it seldom widens a tolerance."""
 _KNOWN = 2.0**-16
 """Maximum tolerance, over the element, from a change of the answer: far less than half precision's error."""
+_BULK = 1.25**2
+"""Half precision: maximum mean square of a program's errors, over that of the reference's. Programs that fuse steps
+round less often, so single elements err more, and all together do not (benchmarks/honest_half.py)."""
+_BULK_DEVIATIONS = 10.0
+"""Standard deviations, between runs that round at random, by which the mean square may be larger: of few elements, or
+where one rounding decides many, it is a few squares of normal numbers."""
 _CAP = -1.0
 """Binary logarithm of the maximum tolerance, over the element, if its block has no information."""
 
@@ -315,6 +321,24 @@ def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, li
     by_error = error / math.sqrt(2.0) if limits.largest else error / _USUAL  # roundings at random err that much more
     found = torch.fmax(by_error, torch.minimum(change / (2.0 * PLACES), most) / _USUAL)
     return found.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def bulk(error: torch.Tensor, limits: torch.Tensor) -> float:
+    """Return the mean square of errors over tolerances, each at most 1; both flat. NaN (infinities) counts as 0."""
+    return float((error / limits).nan_to_num_(0.0).clamp_(max=1.0).square_().mean()) if error.numel() else 0.0
+
+
+def bulk_allowed(own: float, at_random: Sequence[float]) -> float:
+    """Return the largest `bulk` of a program's output.
+
+    Args:
+        own: The reference's.
+        at_random: The reference's in runs that round at random, which doubles mean squares; may be empty.
+    """
+    if not at_random:
+        return _BULK * own
+    found = torch.tensor(at_random, dtype=torch.float64) / 2.0
+    return max(_BULK * own, float(_BULK * found.mean() + _BULK_DEVIATIONS * found.std()))
 
 
 def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor) -> torch.Tensor:

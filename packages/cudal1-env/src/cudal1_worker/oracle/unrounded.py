@@ -10,6 +10,7 @@ Carlo arithmetic).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,20 +69,23 @@ class Unrounded(Mode):
         return result
 
     def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        def widened(value: Any) -> Any:
-            if isinstance(value, torch.dtype):
-                return torch.float32 if value in HALF else value
-            if not _is_half(value):
-                return value
-            return self.value(value) if is_view(func) else value.float()
+        def wide(known: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+            def widened(value: Any) -> Any:
+                if isinstance(value, torch.dtype):
+                    return torch.float32 if value in HALF else value
+                return known(value) if _is_half(value) else value
+
+            return func(*tree_map(widened, args), **tree_map(widened, kwargs))
 
         try:
-            wide = func(*tree_map(widened, args), **tree_map(widened, kwargs))
+            found = wide(self.value if is_view(func) else torch.Tensor.float)
+            if not is_view(func) and _are_equal(result, found):  # nothing was rounded here: a maximum, a choice
+                found = wide(lambda value: self.value(value).float())
         except torch.OutOfMemoryError:
             raise
         except Exception:  # it does not exist in float32
             return
-        for one, other in zip(tree_flatten(result)[0], tree_flatten(wide)[0], strict=True):
+        for one, other in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
             if _is_half(one) and isinstance(other, torch.Tensor) and other.dtype is torch.float32:
                 if self._draws is not None and not is_view(func):
                     one.copy_(rounded_at_random(other, one.dtype, self._draws))
@@ -99,6 +103,12 @@ def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, draws: torch.Gen
     exponent = torch.frexp(values).exponent.clamp_(min=math.frexp(limits.smallest_normal)[1])
     moved = torch.add(values, torch.ldexp(noise.mul_(limits.eps / 2), exponent)).to(dtype)
     return torch.where(nearest == values, nearest, moved)
+
+
+def _are_equal(result: Any, wide: Any) -> bool:
+    """Return whether the floating-point tensors of a result are equal to those in float32."""
+    pairs = zip(tree_flatten(result)[0], tree_flatten(wide)[0], strict=True)
+    return all(torch.equal(one.float(), other) for one, other in pairs if _is_half(one))
 
 
 def _is_half(value: Any) -> bool:

@@ -32,7 +32,7 @@ from cudal1_worker.oracle.faults import Counting, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import LOWER, Call, is_view
-from cudal1_worker.oracle.tolerance import Seen
+from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -86,6 +86,10 @@ class _Set:
     own: list[torch.Tensor]
     allowed: list[torch.Tensor]
     """Tolerances of each output's elements, flat; meaningless for integers."""
+    first: list[torch.Tensor]
+    """The same without errors on moved inputs."""
+    bulks: list[float | None]
+    """Largest `tolerance.bulk` of each output, by these tolerances; None if there is no limit."""
     finite: list[bool]
     """Whether each answer is finite."""
     others: list[Any]
@@ -158,14 +162,25 @@ class Unseen:
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
         answers = self._oracle.exact(self._oracle.models.wide, copied(values))
-        nearby = self._oracle.nearby(values, answers, seed)
         own, errors = self._oracle.errors(self._oracle.models, copied(values), answers)
+        first = self._allowed(answers, errors, None)
+        half = [one if limits.largest else None for one, limits in zip(first, self._oracle.limits, strict=True)]
+        nearby, at_random = self._oracle.nearby(values, answers, seed, half)
+        bulks = self._oracle.allowed_bulks(own, answers, half, at_random)
+        finite = [bool(answer.isfinite().all()) for answer in answers]
+        allowed = self._allowed(answers, errors, nearby)
+        return _Set(values, answers, own, allowed, first, bulks, finite, others)
+
+    def _allowed(
+        self, answers: list[torch.Tensor], errors: list[torch.Tensor], nearby: list[torch.Tensor] | None
+    ) -> list[torch.Tensor]:
+        """Return the tolerance of each element, flat; of integers anything."""
         allowed = [torch.empty_like(answer).reshape(-1) for answer in answers]
         for place, (profile, answer) in enumerate(zip(self._oracle.profiles, answers, strict=True)):
             if profile is not None:
-                seen = Seen(answer.reshape(-1), errors[place], nearby[place])
+                seen = Seen(answer.reshape(-1), errors[place], None if nearby is None else nearby[place])
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
-        return _Set(values, answers, own, allowed, [bool(answer.isfinite().all()) for answer in answers], others)
+        return allowed
 
     def _accepting(self, one: _Set) -> str:
         """Return which output accepts another draw's values in too many elements; empty if none does."""
@@ -230,6 +245,8 @@ class Unseen:
                 same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
                 found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
             if not bool((found <= one.allowed[place]).all()):
+                return False
+            if (most := one.bulks[place]) is not None and bulk(found, one.first[place]) > most:
                 return False
             excused = excused and _is_one_rounding(found, right, output.dtype)
         return not excused

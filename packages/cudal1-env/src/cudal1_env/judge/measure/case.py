@@ -87,6 +87,12 @@ class Tally:
             wrong = not comparison.correct
             if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
                 self.errors[position, one.distribution] = seen
+            if wrong and comparison.bulk > 1.0:
+                raise Fault(
+                    Status.WRONG_OUTPUT,
+                    f"the errors of output {position} are {comparison.bulk:.2g} times what they may be (root mean "
+                    f"square), on {one.distribution} inputs",
+                )
             if wrong:
                 raise Fault(
                     Status.WRONG_OUTPUT,

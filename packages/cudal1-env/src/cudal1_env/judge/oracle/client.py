@@ -100,6 +100,8 @@ class RawSet:
     """Tolerances (float32 or float64) or alternatives (int64) of all elements or of the requested positions; views of
     memory that the next set overwrites."""
     reports: list[dict[str, Any]]
+    bulks: list[float | None]
+    """`Answer.bulk` of each output."""
 
 
 class RaisedError(TaskError):
@@ -224,11 +226,11 @@ class OracleClient:
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
         made = self.ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self._answer_bytes)
         return [
-            self._raw(one, block[stride * number : stride * (number + 1)], reports)
-            for number, (one, reports) in enumerate(zip(sets, made["reports"], strict=True))
+            self._raw(one, block[stride * number : stride * (number + 1)], reports, bulks)
+            for number, (one, reports, bulks) in enumerate(zip(sets, made["reports"], made["bulks"], strict=True))
         ]
 
-    def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
+    def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]], bulks: list[float | None]) -> RawSet:
         """Return a set from its memory layout; see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
         offset = self.io_spec.input_bytes + self._answer_bytes
@@ -238,7 +240,7 @@ class OracleClient:
             kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
             limits.append(self._device.view(raw, kind))
             offset += -(-size // 8) * 8
-        return RawSet(self._device.copy(data[: self.io_spec.input_bytes]), self._answers(data), limits, reports)
+        return RawSet(self._device.copy(data[: self.io_spec.input_bytes]), self._answers(data), limits, reports, bulks)
 
     @property
     def _answer_bytes(self) -> int:

@@ -67,6 +67,11 @@ class Answer:
     """Largest finite magnitude of the answer; 1 for integers."""
     reference_error: float = 0.0
     """The reference's largest error on such inputs, over the scale."""
+    bulk: float | None = None
+    """Whole outputs in half precision: maximum mean square of errors over `bulk_limits`, each at most 1
+    (`cudal1_worker.oracle.tolerance.bulk_allowed`)."""
+    bulk_limits: Array | None = None
+    """Tolerances for `bulk`; None is `whole_limits`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class Comparison:
     """Whether every element is within its tolerance."""
     tolerance: float = 0.0
     """Tolerance of that element, over the scale."""
+    bulk: float = 0.0
+    """Root mean square of all errors over what it may be; 0 if there is no limit."""
 
 
 def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, float, float, bool]:
@@ -136,7 +143,8 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
             found = got[piece].long() if _is_torch(got) else got[piece].astype(np.int64)
             wrong += int(((found != right[piece]) & (found != limits[piece])).sum())  # neither of the two values
         return Comparison(wrong / got.shape[0], wrong == 0)
-    worst, beyond = (0.0, 0.0, 0.0), 0
+    worst, beyond, squares = (0.0, 0.0, 0.0), 0, 0.0
+    by = limits if answer.bulk_limits is None else answer.bulk_limits
     for piece in _pieces(got.shape[0]):
         with np.errstate(all="ignore"):
             errors = _namespace(got).abs(got[piece] - right[piece])
@@ -146,12 +154,30 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
                 found = _worst(errors, limits[piece])
         if math.isnan(found[0]):
             return Comparison(float("nan"), False)
-        if 1.0 < found[0] <= _RARELY:
-            beyond += int((errors > limits[piece]).sum())
+        if whole and answer.bulk is not None:
+            squares += float(((errors / by[piece]).clip(0.0, 1.0) ** 2).sum())
+        if 1.0 < found[0] < _RARELY:
+            beyond += _beyond(errors, right[piece], limits[piece], expected.dtype)
         worst = max(worst, found)
     scale = answer.scale if answer.scale > 0 else 1.0
-    rare = expected.dtype in HALF and worst[0] <= _RARELY and beyond <= got.shape[0] // _RARE
-    return Comparison(worst[1] / scale, worst[0] <= 1.0 or rare, worst[2] / scale)
+    rare = expected.dtype in HALF and worst[0] < _RARELY and beyond <= got.shape[0] // _RARE
+    bulk = 0.0
+    if whole and answer.bulk is not None and squares > 0.0:
+        bulk = math.sqrt(squares / got.shape[0] / answer.bulk) if answer.bulk > 0 else math.inf
+    within = worst[0] <= 1.0 or rare
+    return Comparison(worst[1] / scale, within and bulk <= 1.0, worst[2] / scale, bulk)
+
+
+def _beyond(errors: Array, right: Array, limits: Array, dtype: str) -> float:
+    """Return how many elements exceed their tolerance; infinity if that is the floor in one of them.
+
+    The floor is for the last rounding, which has a bound and no tail.
+    """
+    if dtype not in HALF:
+        return math.inf
+    beyond = errors > limits
+    floor = _namespace(errors).abs(right) * (1.01 * HALF[dtype] * EPSILON[dtype])
+    return math.inf if bool((beyond & (limits <= floor)).any()) else int(beyond.sum())
 
 
 def _pieces(size: int) -> Iterator[slice]:

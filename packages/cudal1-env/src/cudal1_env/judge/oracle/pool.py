@@ -467,6 +467,7 @@ class Pool:
             self.device.copy(raw.limits[place]) if request.whole else None,
             scale,
             float(f"{error:.1e}") if own is None else own[place],
+            raw.bulks[place],
         )
 
     def close(self) -> None:
