@@ -51,12 +51,12 @@ _USUAL = 4.0
 by this, it seldom widens a tolerance."""
 _KNOWN = 2.0**-16
 """Maximum tolerance, over the element, from a change of the answer: far less than half precision's error."""
-_BULK = 1.25**2
-"""Half precision: maximum mean square of a program's errors, over that of the reference's. Programs that fuse steps
-round less often, so single elements err more, and all together do not (benchmarks/honest_half.py)."""
-_BULK_DEVIATIONS = 10.0
-"""Standard deviations, between runs that round at random, by which the mean square may be larger: of few elements, or
-where one rounding decides many, it is a few squares of normal numbers."""
+_BULK = 1.5**2
+"""Half precision: maximum mean square of a program's errors, over that of the reference's. One more rounding of the
+output (a bias added to a rounded product) doubles it. Programs that fuse steps stay below it
+(benchmarks/honest_half.py)."""
+_BULK_QUANTILE = 3.7
+"""Normal quantile by which the mean square may exceed that by chance (once in 10,000 times)."""
 _CAP = -1.0
 """Binary logarithm of the maximum tolerance, over the element, if its block has no information."""
 
@@ -331,14 +331,19 @@ def bulk(error: torch.Tensor, limits: torch.Tensor) -> float:
 def bulk_allowed(own: float, at_random: Sequence[float]) -> float:
     """Return the largest `bulk` of a program's output.
 
+    Runs that round at random tell its spread: where one rounding decides many elements, or there are few, it is a mean
+    of few squares. With mean m and deviation s it is like chi-square with k = 2 m^2 / s^2 degrees of freedom, over k.
+    The quantile of that for a normal quantile z is m (1 - 2/9k + z sqrt(2/9k))^3 (Wilson and Hilferty 1931).
+
     Args:
         own: The reference's.
         at_random: The reference's in runs that round at random, which doubles mean squares; may be empty.
     """
-    if not at_random:
+    mean = math.fsum(at_random) / max(len(at_random), 1) / 2.0
+    if mean == 0.0:
         return _BULK * own
-    found = torch.tensor(at_random, dtype=torch.float64) / 2.0
-    return max(_BULK * own, float(_BULK * found.mean() + _BULK_DEVIATIONS * found.std()))
+    ninth = (torch.tensor(at_random).std().item() / 2.0 / mean) ** 2 / 9.0
+    return _BULK * max(own, mean * (1.0 - ninth + _BULK_QUANTILE * math.sqrt(ninth)) ** 3)
 
 
 def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
