@@ -39,7 +39,7 @@ def test_each_element_may_err_as_much_as_the_reference_may_in_its_channel() -> N
     for seed in range(SETS):
         values = one.fresh_inputs(seed, "own")
         answers = one.exact(one.models.wide, values)
-        (nearby,) = one.nearby(values, answers, seed)
+        ((nearby,), _) = one.nearby(values, answers, seed, [None])
         _, (error,) = one.errors(one.models, values, answers)
         out = torch.empty_like(error)
         profile.of_all(out, Seen(answers[0].reshape(-1), error, nearby), one.limits[0])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF
+from cudal1_worker.oracle.tolerance import bulk, bulk_allowed
 from cudal1_worker.oracle.unrounded import Unrounded, rounded_at_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,8 +91,39 @@ def test_rounding_at_random_keeps_the_mean(dtype: torch.dtype) -> None:
 def test_a_result_that_decides_many_errs_differently_in_each_run(dtype: torch.dtype) -> None:
     x, _ = halves(0, dtype)
     draws, runs = torch.Generator().manual_seed(2), list[torch.Tensor]()
-    for _ in range(8):
+    for _ in range(64):
         with Unrounded(draws):
             runs.append(torch.exp(x[:1, :1]) * torch.ones(4, 4, dtype=dtype))
     assert all(bool((one == one[0, 0]).all()) for one in runs)  # one rounding, shared by all elements
     assert len({float(one[0, 0]) for one in runs}) == 2
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_an_operator_that_rounds_nothing_hides_no_rounding_before_it(dtype: torch.dtype) -> None:
+    x, y = halves(0, dtype)
+    with Unrounded() as mode:
+        found = mode.value(torch.relu(torch.cat([x * y, x])).clamp(max=1.0))
+    wide = torch.cat([x.float() * y.float(), x.float()])
+    assert torch.equal(found, torch.relu(wide).clamp(max=1.0))
+
+
+def test_one_more_rounding_is_within_the_mean_square_and_more_are_not() -> None:
+    generator = torch.Generator().manual_seed(3)
+    answer = 1.0 + torch.rand(1 << 16, generator=generator, dtype=torch.float64)
+    once = answer.bfloat16().double()
+    limits = torch.full_like(answer, 2.0**-5)
+    most = bulk_allowed(bulk((once - answer).abs(), limits), ())
+    for times, within in ((2, True), (4, False)):
+        found = answer
+        for _ in range(times):
+            shift = torch.rand(answer.shape, generator=generator, dtype=torch.float64) / 16
+            found = (found + shift).bfloat16().double() - shift
+        assert (bulk((found - answer).abs(), limits) <= most) is within
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_few_squares_may_be_larger_by_chance(count: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    runs = 2.0 * torch.randn(16, count, generator=generator).square().mean(1)
+    honest = torch.randn(200, count, generator=generator).square().mean(1)
+    assert float(honest.max()) <= bulk_allowed(float(runs[0]) / 2, runs.tolist())

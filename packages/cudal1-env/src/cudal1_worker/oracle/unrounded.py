@@ -77,9 +77,12 @@ class Unrounded(Mode):
 
             return func(*tree_map(widened, args), **tree_map(widened, kwargs))
 
+        exact = is_view(func)
         try:
-            found = wide(self.value if is_view(func) else torch.Tensor.float)
-            if not is_view(func) and _are_equal(result, found):  # nothing was rounded here: a maximum, a choice
+            if not exact:
+                found = wide(torch.Tensor.float)
+                exact = _are_equal(result, found)  # nothing is rounded here: a maximum, a choice
+            if exact:
                 found = wide(lambda value: self.value(value).float())
         except torch.OutOfMemoryError:
             raise
@@ -87,7 +90,7 @@ class Unrounded(Mode):
             return
         for one, other in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
             if _is_half(one) and isinstance(other, torch.Tensor) and other.dtype is torch.float32:
-                if self._draws is not None and not is_view(func):
+                if self._draws is not None and not exact:
                     one.copy_(rounded_at_random(other, one.dtype, self._draws))
                 self._wide[one] = other
 
