@@ -47,10 +47,10 @@ def seconds_of_six(lines: list[Line]) -> list[str]:
 
 
 def unseen_tasks(lines: list[Line]) -> list[str]:
-    answers = [line for line in lines if line["event"] == "answer" and line["group"] == "held_out_tasks"]
+    answers = [line for line in lines if line["event"] == "answer"]
     assert all(line["own"] for line in answers if line["correct"]), "a correct answer is a copy"
-    cut_off = sum("was never closed" in line["message"] for line in answers)
-    return [str(sum(line["correct"] for line in answers)), str(len(answers)), str(cut_off)]
+    unjudged = sum(line["status"] == "unjudged" for line in answers)
+    return [str(sum(line["correct"] for line in answers)), str(len(answers)), str(unjudged)]
 
 
 def published(lines: list[Line]) -> list[str]:

@@ -55,7 +55,7 @@ def test_eight_and_more_are_judged_side_by_side(judge: Judge) -> None:
 
 def test_a_neighbour_that_takes_all_memory_harms_itself_only(judge: Judge) -> None:
     task = load_task(TASK, device="cuda")
-    take = "self.most = [torch.empty(torch.cuda.mem_get_info()[0] - 2**28, dtype=torch.uint8, device='cuda')]"
+    take = "self.most = [torch.empty(max(torch.cuda.mem_get_info()[0] - 2**28, 1), dtype=torch.uint8, device='cuda')]"
     sources = [program(init=take), *[program() + f"# beside {number}\n" for number in range(7)]]
     found = judge.evaluate_many([(task, source) for source in sources], precision="correct")
     # Judged again alone, it may find the little memory that it left enough.
