@@ -281,7 +281,7 @@ class Oracle:
             return self.run(self.models.plain, copied(values))
 
     def nearby(
-        self, values: list[Any], answers: list[torch.Tensor], seed: int, limits: Sequence[torch.Tensor | None]
+        self, values: list[Any], answers: list[torch.Tensor], seed: int, allowed: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor], list[list[float]]]:
         """Return the expected error of each element, flat, from slightly perturbed inputs.
 
@@ -292,7 +292,7 @@ class Oracle:
             values: The inputs; not changed.
             answers: Their answers.
             seed: Of the perturbations.
-            limits: Tolerances without these errors, flat; None for outputs whose `tolerance.bulk` is not wanted.
+            allowed: Tolerances without these errors, flat; None for outputs whose `tolerance.bulk` is not wanted.
 
         Returns:
             The errors, and for each output its `bulk` on each set; empty if not wanted.
@@ -312,8 +312,8 @@ class Oracle:
                 if answers[k].is_floating_point():
                     change, answer = error_of(right[k], answers[k]), answers[k].reshape(-1)
                     torch.maximum(result[k], expected(error, change, answer, self.limits[k]), out=result[k])
-                if (allowed := limits[k]) is not None:
-                    bulks[k].append(bulk(error_of(found[k], right[k]), allowed))
+                if (by := allowed[k]) is not None:
+                    bulks[k].append(bulk(error_of(found[k], right[k]), by))
         return result, bulks
 
     def check_inputs(self, values: list[Any]) -> None:
@@ -346,7 +346,8 @@ class Oracle:
         A set consists of its inputs, the answers as float64 (integers as int64), and for each output the tolerances of
         its elements (for integers, the second accepted values): of all elements, or of those at the `positions`. Errors
         on moved inputs count if `nearby`; they take 3 or 16 times as long as the rest. The reply has
-        `reference_error.REPORTED` for each set and output.
+        `reference_error.REPORTED` for each set and output, and the largest `tolerance.bulk` of whole outputs in half
+        precision (`bulks`; None for others).
         """
         models = self.models
         found: list[torch.Tensor] = []

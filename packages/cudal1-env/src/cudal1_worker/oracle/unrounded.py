@@ -77,13 +77,14 @@ class Unrounded(Mode):
 
             return func(*tree_map(widened, args), **tree_map(widened, kwargs))
 
+        def before_rounding(value: torch.Tensor) -> torch.Tensor:
+            return self.value(value).float()
+
         exact = is_view(func)
         try:
-            if not exact:
-                found = wide(torch.Tensor.float)
-                exact = _are_equal(result, found)  # nothing is rounded here: a maximum, a choice
-            if exact:
-                found = wide(lambda value: self.value(value).float())
+            found = wide(before_rounding if exact else torch.Tensor.float)
+            if not exact and _are_equal(result, found):  # nothing is rounded here: a maximum, a choice
+                exact, found = True, wide(before_rounding)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # it does not exist in float32
