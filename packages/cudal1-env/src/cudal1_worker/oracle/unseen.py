@@ -168,8 +168,7 @@ class Unseen:
         nearby, at_random = self._oracle.nearby(values, answers, seed, half)
         bulks = self._oracle.allowed_bulks(own, answers, half, at_random)
         finite = [bool(answer.isfinite().all()) for answer in answers]
-        allowed = self._allowed(answers, errors, nearby)
-        return _Set(values, answers, own, allowed, first, bulks, finite, others)
+        return _Set(values, answers, own, self._allowed(answers, errors, nearby), first, bulks, finite, others)
 
     def _allowed(
         self, answers: list[torch.Tensor], errors: list[torch.Tensor], nearby: list[torch.Tensor] | None
@@ -244,12 +243,10 @@ class Unseen:
             if not one.finite[place]:
                 same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
                 found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
-            if not bool((found <= one.allowed[place]).all()):
+            too_much = (most := one.bulks[place]) is not None and bulk(found, one.first[place]) > most
+            if too_much or not bool((found <= one.allowed[place]).all()):
                 return False
-            if (most := one.bulks[place]) is not None and bulk(found, one.first[place]) > most:
-                return False
-            half = output.dtype in HALF
-            excused = excused and not half and _is_one_rounding(found, right, output.dtype)
+            excused = excused and output.dtype not in HALF and _is_one_rounding(found, right, output.dtype)
         return not excused
 
     def _with_fault(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> list[torch.Tensor] | None:
