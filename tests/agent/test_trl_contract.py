@@ -108,6 +108,12 @@ def test_an_invalid_trl_table_is_refused(tmp_path: Path, changes: dict[str, Any]
         arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
 
 
+def test_kernels_that_are_not_installed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudal1_agent.stages.trl.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"cudal1-agent\[liger\]"):
+        arguments(GRPOConfig, {**TABLE, "use_liger_kernel": True}, folder=tmp_path, seed=0, use_cpu=True)
+
+
 def test_a_table_goes_to_trl_unchanged(tmp_path: Path) -> None:
     config = arguments(GRPOConfig, {**TABLE, "epsilon_high": 0.28, "beta": 0.5}, folder=tmp_path, seed=7, use_cpu=True)
     assert (config.epsilon_high, config.beta, config.seed) == (0.28, 0.5, 7)

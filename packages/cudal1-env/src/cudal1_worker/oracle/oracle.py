@@ -364,11 +364,10 @@ class Oracle:
             own, errors = self.errors(models, copied(values) if one["nearby"] else values, answers)
             place = place[at + message["answer_bytes"] :]
             limits = self.allow(place, one, values, own, answers, errors, None)
-            bulks.append(self.allowed_bulks(own, answers, limits))
-            if one["nearby"]:
-                nearby, at_random = self.nearby(values, answers, one["seed"], limits)
-                bulks[-1] = self.allowed_bulks(own, answers, limits, at_random)
-                self.allow(place, one, values, own, answers, errors, nearby)
+            nearby, at_random = self.nearby(values, answers, one["seed"], limits) if one["nearby"] else (None, None)
+            bulks.append(self.allowed_bulks(own, answers, limits, at_random))
+            if nearby is not None:
+                self.allow(place, one, values, own, answers, errors, nearby)  # over `limits`
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 flat = answer.reshape(-1)
                 if self.all_finite and answer.is_floating_point():

@@ -41,7 +41,7 @@ unequal amounts, where a maximum chooses between an input and a product's result
 
 _RARELY, _RARE = 2.0, 100_000
 """Half precision: one element in so many may exceed its tolerance, up to this factor. Of 24 million elements of an
-honest program three exceeded it by up to 1.26 (docs/decisions/002-tolerance-by-element.md, rule 10)."""
+honest program three exceeded it by up to 1.26 (docs/decisions/002-tolerance-by-element.md, rule 11)."""
 
 _LOOSEST = 0.25
 """Maximum median of an output's relative tolerances; beyond it the reference is too inaccurate to judge against."""

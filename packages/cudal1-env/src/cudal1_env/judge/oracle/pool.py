@@ -312,8 +312,8 @@ class Pool:
 
         They are complete when the block ends. The device must be leased, and nothing may be timed meanwhile.
         """
-        most_bytes = max(_AHEAD_BYTES, _AHEAD_SHARE * (self.device.free_bytes() or 0))
-        count = min(self._wanted, int(most_bytes / self._kept_bytes))
+        ahead_bytes = max(_AHEAD_BYTES, _AHEAD_SHARE * (self.device.free_bytes() or 0))
+        count = min(self._wanted, int(ahead_bytes / self._kept_bytes))
         if not count:
             yield
             return
