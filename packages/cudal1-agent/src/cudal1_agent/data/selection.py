@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from cudal1_data import Device, Task
 from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_files, load_corpus
-from cudal1_data.corpus.model import NOISE
 from cudal1_data.hashes import digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 from pydantic import BaseModel, ConfigDict, Field
@@ -164,7 +163,7 @@ def select_pairs(
 ) -> CorpusSelection:
     """Read a corpus and keep the pairs that stage 1 may learn.
 
-    These are the pairs that judges on the device found correct and never incorrect; with `settings.unverified`, also
+    These are the pairs that the latest verdict on the device calls correct; with `settings.unverified`, also
     pairs that are labelled correct and were not judged there. Test data is left out, see `Decontamination`.
 
     Args:
@@ -210,9 +209,8 @@ def _not_verified(pair: Pair, device: Device, settings: SftSettings) -> Exclusio
     """Return why a pair does not count as correct on a device, None if it does."""
     if pair.label != "correct":
         return Exclusion.FAILURE
-    here = {one.status for one in pair.evaluations if one.device == device} - {NOISE}
-    if here:
-        return None if here == {Status.CORRECT} else Exclusion.REFUTED
+    if (verdict := pair.verdict(device)) is not None:
+        return None if verdict == Status.CORRECT else Exclusion.REFUTED
     if pair.refuted:
         return Exclusion.REFUTED
     if not settings.unverified:

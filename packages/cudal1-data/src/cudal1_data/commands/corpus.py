@@ -194,11 +194,14 @@ class ExportCorpus:
     """Export only pairs that a judge on a GPU found correct."""
     confirmed: bool = False
     """Export only pairs whose label a judge confirmed: the correct ones of `--verified`, and failures."""
+    per_skeleton: int | None = None
+    """Maximum number of pairs of a reference whose programs differ in numbers only: newest protocol, then fastest."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
     def run(self) -> None:
         """Write the dataset."""
+        from cudal1_data.corpus.build import limited
         from cudal1_data.corpus.card import card
         from cudal1_data.corpus.store import SPLITS, Corpus, load_corpus
         from cudal1_data.sources.export import names_folder
@@ -214,6 +217,8 @@ class ExportCorpus:
                 f"none of the {len(whole)} pairs in {self.corpus} is among {wanted}; "
                 "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"
             )
+        if self.per_skeleton is not None:
+            kept = limited(kept, self.per_skeleton)
         if not names_folder(self.out):
             kept.save(self.out)
         else:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cudal1_data.corpus.failures import FAILURES, kernel_with_unknown_name
 from cudal1_data.corpus.model import Label, Pair
+from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
@@ -113,12 +114,35 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
                 if made is None or digest(made.source) in seen:
                     continue
                 seen.add(digest(made.source))
-                skeleton = digest(_DIGITS.sub("#", made.source))
+                skeleton = _skeleton(made.source)
                 skeletons[skeleton] += 1
                 if skeletons[skeleton] <= per_skeleton:
                     forms[form] += 1
                     yield made
                     break
+
+
+def limited(pairs: Iterable[Pair], per_skeleton: int) -> Corpus:
+    """Keep the best pairs of each reference and skeleton: of the newest protocol first, then the fastest.
+
+    Args:
+        pairs: Pairs, in any order.
+        per_skeleton: Maximum number of pairs of a reference whose programs differ in numbers only.
+    """
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.reference_sha256, _skeleton(pair.source)), []).append(pair)
+    kept = [pair for group in groups.values() for pair in sorted(group, key=_merit, reverse=True)[:per_skeleton]]
+    return Corpus(kept)
+
+
+def _merit(pair: Pair) -> tuple[str, float]:
+    latest, speedup = pair.latest(), pair.best()
+    return latest.protocol if latest else "", speedup.point if speedup else 0.0
+
+
+def _skeleton(source: str) -> str:
+    return digest(_DIGITS.sub("#", source))
 
 
 class _Tagger:

@@ -65,7 +65,7 @@ class Figures(BaseModel):
     latency_ms: float | None = None
     """Time per call of the program; None if the record lacks it."""
     roofline_fraction: float | None = None
-    """Time to move the task's bytes at the GPU's bandwidth, over `latency_ms`; None if unknown."""
+    """The judge's lower bound of the latency over `latency_ms`; None if unknown."""
     memory_bytes: int | None = None
     """Peak memory of the program's tensors; None if not measured."""
     precision: str
@@ -130,10 +130,15 @@ class Pair(BaseModel):
         """The pair's unique key."""
         return self.reference_sha256, self.source_sha256
 
+    def verdict(self, *devices: str) -> str | None:
+        """Return the status of the latest evaluation on any of these devices, timing noise aside; None without one."""
+        told = [one.status for one in self.evaluations if one.device in devices and one.status != NOISE]
+        return told[-1] if told else None
+
     @property
     def verified(self) -> bool:
-        """Whether a judge on a GPU found it correct."""
-        return any(one.status == "CORRECT" and one.device == "cuda" for one in self.evaluations)
+        """Whether the latest verdict on a GPU is CORRECT."""
+        return self.verdict("cuda") == "CORRECT"
 
     @property
     def needs_gpu(self) -> bool:
@@ -142,12 +147,12 @@ class Pair(BaseModel):
 
     @property
     def refuted(self) -> bool:
-        """Whether a verdict contradicts the label.
+        """Whether the latest verdict contradicts the label.
 
         Timing noise does not count, nor do CPU verdicts on a program that needs a GPU.
         """
-        told = [one for one in self.evaluations if one.device == "cuda" or not self.needs_gpu]
-        return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in told)
+        verdict = self.verdict("cuda") if self.needs_gpu else self.verdict("cpu", "cuda")
+        return verdict is not None and verdict not in LABEL_STATUS[self.label]
 
     @property
     def confirmed(self) -> bool:

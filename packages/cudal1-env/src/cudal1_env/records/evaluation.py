@@ -99,9 +99,10 @@ class Evaluation(BaseModel):
     candidate: Latency | None = None
     """Latency of the candidate."""
     roofline_ms: Positive | None = Field(default=None, validation_alias=also_old("roofline_ms"))
-    """Time to move the task's bytes at this GPU's memory bandwidth; None if unknown (CPU)."""
+    """Lower bound of an honest program's latency: the time to move the bytes that must move (outputs, and inputs whose
+    influence an audit measured, minus the L2 cache) at this GPU's memory bandwidth; None if unknown (CPU)."""
     roofline_fraction: NonNegative | None = Field(default=None, validation_alias=also_old("roofline_fraction"))
-    """Roofline divided by the candidate's latency; at 1.0 the candidate is memory-bandwidth bound."""
+    """Roofline divided by the candidate's latency."""
     errors: tuple[OutputError, ...] = ()
     """The worst element of each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
