@@ -300,7 +300,7 @@ def test_every_family_has_variants_with_four_backends() -> None:
 def test_variants_are_programs_of_every_backend(task_id: str) -> None:
     found = variants(stored_task(task_id, device="cuda"))
     assert {one.backend for one in found} == set(BACKENDS)
-    assert len({one.source for one in found}) == len(found) > 40
+    assert len({one.source for one in found}) == len(found) > 30
     for one in found:
         compile(one.source, one.template, "exec")
         tags = classify(one.source)

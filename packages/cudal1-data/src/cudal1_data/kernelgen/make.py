@@ -27,6 +27,7 @@ from cudal1_data.kernelgen.codegen.programs import (
     triton_program,
     vector_of,
 )
+from cudal1_data.kernelgen.codegen.triton import MAX_TILE
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, plan, units
@@ -75,6 +76,7 @@ _INLINE = [
     Choice(threads=256, vector=1),
     Choice(threads=256, vector=4, unroll=4),
     Choice(threads=32, per_block=8, unroll=2, vector=2),
+    Choice(threads=1024, vector=4, unroll=4),
 ]
 """Few choices, because a build takes most of a minute."""
 
@@ -102,6 +104,16 @@ _PRODUCTS: tuple[tuple[Backend, Callable[[Reference, Sequence[Step], CudaTiles],
     ("cuda-nvrtc", nvrtc_product_program, 5),
     ("cuda-load-inline", inline_product_program, 2),
 )
+
+_MAX_OF_TILE = 64
+"""Triton: maximum elements of a tile for each thread. With 128 programs over elements took 2.8 times as long as their
+task's fastest, with 512 programs over rows 2.0 times (medians, docs/results/verify_protocol2*)."""
+_MAX_OF_ROW = 32
+"""CUDA: maximum elements of a row for each thread, where a row can have more threads. Beyond it programs took 2.2 to
+2.9 times as long as their task's fastest, below it 1.0 to 2.1 times."""
+_MIN_OF_BLOCK = 128
+"""CUDA: minimum elements of a block without rows. With 32 and 64 programs took twice as long as their task's
+fastest."""
 
 
 @dataclass(frozen=True)
@@ -199,12 +211,28 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
         template = "loop"
     for backend, program, choices in _KERNELS:
         if backend in backends and kernels:
-            for choice in choices:
+            quick = [choice for choice in choices if not any(_is_slow(choice, backend, one) for one in kernels)]
+            for choice in quick or choices:
                 if choice.depth and choice.depth >= len(kernels):
                     continue  # the same as depth 0: all kernels
                 write = partial(program, reference, steps, choice)
                 form = _form(choice, backend, kernels) if template == "elements" else ()
                 yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
+
+
+def _is_slow(choice: Choice, backend: Backend, kernel: Kernel | LoopStep) -> bool:
+    """Return whether a kernel would be slow with these parameters on any GPU: by registers, or by idle threads."""
+    if isinstance(kernel, LoopStep):
+        return False
+    if backend == "triton":
+        tile = choice.block
+        if kernel.trailing:
+            whole = choice.rows << max(int(kernel.cols) - 1, 1).bit_length()
+            tile = choice.rows * choice.block if choice.looped or whole > MAX_TILE else whole
+        return tile > _MAX_OF_TILE * 32 * choice.warps
+    if kernel.trailing:
+        return choice.threads < 512 and kernel.cols > _MAX_OF_ROW * choice.threads
+    return choice.threads * choice.per_block * vector_of(choice, int(kernel.size)) < _MIN_OF_BLOCK
 
 
 def _form(choice: Choice, backend: Backend, kernels: Sequence[Kernel | LoopStep]) -> tuple[object, ...]:

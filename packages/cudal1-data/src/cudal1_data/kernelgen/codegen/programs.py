@@ -223,7 +223,7 @@ def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
             kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll, vector=vector
         )
     vector = vector_of(choice, int(kernel.size))
-    return pointwise_kernel(kernel, name, threads=choice.threads, vector=vector)
+    return pointwise_kernel(kernel, name, threads=choice.threads * choice.per_block, vector=vector)
 
 
 def vector_of(choice: Choice, size: int) -> int:

@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.ir import Node, walk
 from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
-_MAX_TILE = 16384
+MAX_TILE = 16384
 """Maximum elements of a tile of whole rows: with more, registers run out, and a program loops over parts of rows."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
@@ -83,9 +83,9 @@ def triton_kernel(
     kernel.check_places()
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
-    parted = kernel.trailing and (looped or rows * tile > _MAX_TILE)
-    if parted and ((kernel.scans and not kernel.scans_last) or rows * block > _MAX_TILE or block >= tile):
-        raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {_MAX_TILE} elements; take fewer rows")
+    parted = kernel.trailing and (looped or rows * tile > MAX_TILE)
+    if parted and ((kernel.scans and not kernel.scans_last) or rows * block > MAX_TILE or block >= tile):
+        raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {MAX_TILE} elements; take fewer rows")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
     constants = writer.constants.within("\n".join(lines))

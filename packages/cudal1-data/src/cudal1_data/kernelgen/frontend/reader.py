@@ -24,6 +24,7 @@ from cudal1_data.kernelgen.frontend import (
 )
 from cudal1_data.kernelgen.frontend.layout import merged
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.frontend.views import without_views_between
 from cudal1_data.kernelgen.ir import FLOATS, Node, Reference, walk
 from cudal1_data.kernelgen.sizes import Size, named
 from cudal1_data.operators import BINARY
@@ -123,7 +124,7 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("forward returns a value other than a computed tensor; templates write only those")
-        return Reference(head, text, names, merged(pieces.sunk(roots)), several, self.sizes)
+        return Reference(head, text, names, merged(without_views_between(pieces.sunk(roots))), several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
         """Mark top-level integers as named sizes, unless `forward` has an argument of that name."""
