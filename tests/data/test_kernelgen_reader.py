@@ -311,6 +311,13 @@ RIGHT: dict[str, dict[str, str]] = {
         "inputs": MAPS,
     },
     "a norm of squares": {"forward": "self.norm(x)", "init": "self.norm = nn.RMSNorm(8, eps=1e-5)"},
+    "norms as functions": {
+        "forward": "F.layer_norm(x, (5, 5), eps=1e-3), F.group_norm(x, 2, self.w, bias=self.b) * 2, "
+        "F.instance_norm(x, weight=self.w), F.rms_norm(x, x.shape[-1:], self.g, 1e-5)",
+        "init": "self.w = nn.Parameter(torch.randn(4))\nself.b = nn.Parameter(torch.randn(4))\n"
+        "self.g = nn.Parameter(torch.randn(5))",
+        "inputs": MAPS,
+    },
     "pooled maps": {
         "forward": "torch.tanh(self.pool(x)), self.all(x * 2), F.adaptive_avg_pool2d(torch.relu(x), 1)",
         "init": "self.pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)\nself.all = nn.AdaptiveAvgPool2d((1, 1))",
@@ -515,6 +522,16 @@ def test_half_precision_is_written_as_pytorch_stores_it(name: str, tmp_path: Pat
     reference = read(source)
     program = torch_program(reference, plan(reference.roots))
     assert error_of(task_of(source), program, tmp_path) < 1e-2
+
+
+@pytest.mark.parametrize(
+    "call", ["F.instance_norm(x)", "F.layer_norm(x, [5])", "F.rms_norm(x, (5, 5))", "F.group_norm(x, 2)"]
+)
+def test_norms_as_functions_are_one_kernel_in_half_precision(call: str, tmp_path: Path) -> None:
+    source = source_of(f"torch.tanh({call}) * 2", inputs=f"{MAPS}.half()")
+    reference = read(source)
+    assert sum(isinstance(step, Kernel) for step in plan(reference.roots)) == 1
+    assert error_of(task_of(source), torch_program(reference, plan(reference.roots)), tmp_path) < 2e-3
 
 
 @pytest.mark.parametrize("call", ["mean", "var", "std", "logsumexp", "softmax", "log_softmax"])

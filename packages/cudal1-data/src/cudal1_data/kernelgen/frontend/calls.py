@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import dtypes, pieces, shapes
+from cudal1_data.kernelgen.frontend import dtypes, norms, pieces, shapes
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
@@ -75,6 +75,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
     if (windows := _windows(name, args, named)) is not None:
         return windows
+    if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:
+        return norm
     result = fused(name, args, named)
     if not isinstance(result, Unfused):
         # A clone may be changed in place.

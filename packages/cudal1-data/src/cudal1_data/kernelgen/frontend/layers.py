@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import calls, dtypes, shapes
-from cudal1_data.kernelgen.frontend.layout import reshaped
-from cudal1_data.kernelgen.frontend.operators import normalized
+from cudal1_data.kernelgen.frontend import calls, dtypes, norms, shapes
 from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
-from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node
+from cudal1_data.kernelgen.ir import FLOATS, Node
 
 _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ReLU": ("relu", ()),
@@ -73,13 +70,15 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if (stored := dtypes.of_layer(module.kwargs.get("dtype"))) != x.dtype:
         raise UnsuitableError(f"{module.name} is stored in {stored}, and is called with {x.dtype}")
     dims = shapes.layer_dims(module, x.dims)
-    if module.kind in _NORMS:
-        # Norms compute in float32 and round their result.
-        wide = pointwise("a", x, dtype="float32") if x.dtype in HALVES else x
-        result = _NORMS[module.kind](module, wide, leaves)
-        return pointwise("a", result, dtype=x.dtype) if x.dtype in HALVES else result
-    if module.kind.startswith("InstanceNorm") and x.dtype == "float32" and _plain_instances(module, x):
-        return normalized(x, len(dims) - 2, module.argument(1, "eps", 1e-5))
+    if module.kind in ("LayerNorm", "RMSNorm"):
+        return _row_norm(module, x, leaves)
+    if module.kind == "GroupNorm":
+        (count,) = shapes.ints(module.argument(0, "num_groups"))
+        affine = _setting(module, 3, "affine", True)
+        weight, bias = (parameter(module, name, leaves) if affine else None for name in ("weight", "bias"))
+        return norms.groups(x, count, weight, bias, eps=module.argument(2, "eps", 1e-5))
+    if module.kind.startswith("InstanceNorm") and _plain_instances(module, x):
+        return norms.instances(x, None, None, eps=module.argument(1, "eps", 1e-5))
     if module.kind == "Linear":
         weight = parameter(module, "weight", leaves)
         if not module.argument(2, "bias", True):
@@ -104,37 +103,13 @@ def _plain_instances(module: Layer, x: Node) -> bool:
     return not learnt and len(x.dims) == int(module.kind[-2]) + 2
 
 
-def _layer_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
+def _row_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
     count = len(shapes.ints(module.argument(0, "normalized_shape")))
-    result = normalized(x, count, module.argument(1, "eps", 1e-5))
-    if not _setting(module, 2, "elementwise_affine", True):
-        return result
-    result = pointwise("a * b", result, parameter(module, "weight", leaves))
-    return (
-        pointwise("a + b", result, parameter(module, "bias", leaves)) if _setting(module, 3, "bias", True) else result
-    )
-
-
-def _rms_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
-    count = len(shapes.ints(module.argument(0, "normalized_shape")))
-    eps = module.argument(1, "eps", None)
-    result = normalized(x, count, eps if eps is not None else 2.0**-23, centred=False)
-    if not _setting(module, 2, "elementwise_affine", True):
-        return result
-    return pointwise("a * b", result, parameter(module, "weight", leaves))
-
-
-def _group_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
-    """Return a group norm: rows are a sample's groups, whose channels and places are the trailing axes of a view."""
-    (groups,), channels = shapes.ints(module.argument(0, "num_groups")), x.dims[1]
-    inner = math.prod(x.dims[2:])
-    viewed = (x.dims[0], groups, channels // groups, inner)
-    result = normalized(reshaped(x, viewed), 2, module.argument(2, "eps", 1e-5))
-    if _setting(module, 3, "affine", True):
-        for name, expression in (("weight", "a * b"), ("bias", "a + b")):
-            leaf = reshaped(parameter(module, name, leaves), (groups, channels // groups, 1))
-            result = pointwise(expression, result, leaf)
-    return reshaped(result, x.dims)
+    centred = module.kind == "LayerNorm"
+    affine = _setting(module, 2, "elementwise_affine", True)
+    weight = parameter(module, "weight", leaves) if affine else None
+    bias = parameter(module, "bias", leaves) if affine and centred and _setting(module, 3, "bias", True) else None
+    return norms.rows(x, count, weight, bias, eps=module.argument(1, "eps", 1e-5 if centred else None), centred=centred)
 
 
 def parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
@@ -148,9 +123,6 @@ def parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
     text = f"{module.name}.{name}"
     stored = dtypes.of_layer(module.kwargs.get("dtype"))
     return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text, dtype=stored))
-
-
-_NORMS = {"LayerNorm": _layer_norm, "RMSNorm": _rms_norm, "GroupNorm": _group_norm}
 
 
 def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
