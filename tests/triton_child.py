@@ -29,6 +29,7 @@ from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan, units
+from cudal1_data.kernelgen.ir import walk
 from template_programs import CHAINS, PRODUCTS, error_of, error_over_own, small_task
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -98,6 +99,10 @@ def main() -> None:
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
+            placed = read(task.source, in_place=True)
+            if own and any(one.kind == "input" and one.strides for one in walk(*placed.roots)):
+                program = triton_program(placed, plan(placed.roots), Choice(block=1024))
+                errors[f"{task_id}, in place"] = error_of(task, program, Path(folder))
             if own and attention_choices(reference, plan(reference.roots)):
                 program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=4))
                 errors[f"{task_id}, attention"] = error_of(task, program, Path(folder))

@@ -1,4 +1,4 @@
-"""Operators moved past views: fewer kernels, the same numbers."""
+"""Operators moved past views, and inputs read as they lie in memory: less traffic, the same numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cudal1_data.kernelgen.codegen.programs import torch_program
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.frontend.views import carried_dims
 from cudal1_data.kernelgen.fusion import plan, units
+from cudal1_data.kernelgen.make import variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_programs import error_of, errors_in_interpreter
@@ -23,10 +24,17 @@ GROUPS = f"{INIT}        self.norm = nn.GroupNorm(G, C)\n        self.bias = nn.
 HALF = GROUPS.replace("(G, C)", "(G, C, dtype=torch.float16)").replace("(C, 1)", "(C, 1).half()")
 
 
-def reference(forward: str, *, constructor: str = "", inputs: str = "[torch.randn(B, C, L)]", names: str = "x") -> Task:
+def reference(
+    forward: str,
+    *,
+    constructor: str = "",
+    inputs: str = "[torch.randn(B, C, L)]",
+    names: str = "x",
+    before: str = "return ",
+) -> Task:
     body = "".join(f"        {line}\n" for line in forward.splitlines())
     source = f"{HEAD}class Model(nn.Module):\n{constructor}    def forward(self, {names}):\n{body}\n\n"
-    source += f"def get_inputs():\n    return {inputs}\n\n\ndef get_init_inputs():\n    return []\n"
+    source += f"def get_inputs():\n    {before}{inputs}\n\n\ndef get_init_inputs():\n    return []\n"
     return Task(id="views", name="views", source=source, level=1, origin="test")
 
 
@@ -60,6 +68,27 @@ SEVERAL_KERNELS = {
 }
 
 
+SWAPPED = "y = torch.randn(B, C, L)\n    y = y.transpose(-2, -1).contiguous().transpose(-2, -1)\n    return "
+IN_PLACE = {
+    "one of two inputs": reference(
+        "return torch.tanh(x * y) + x", names="x, y", inputs="[torch.randn(B, C, L), y]", before=SWAPPED
+    ),
+    "an input in half precision, and a bias": reference(
+        "return torch.tanh(y.half()) * b", names="y, b", inputs="[y, torch.randn(L).half()]", before=SWAPPED
+    ),
+    "tensors of one number per row": reference(
+        "return torch.exp(y - b)", names="y, b", inputs="[y, torch.randn(B, C, 1)]", before=SWAPPED
+    ),
+    "a tensor that is repeated": reference(
+        "return torch.relu(y * b)", names="y, b", inputs="[y[0], torch.randn(B, 1, 1)]", before=SWAPPED
+    ),
+}
+NOT_IN_PLACE = {
+    "rows": reference("return torch.softmax(y, -1)", names="y", inputs="[y]", before=SWAPPED),
+    "another tensor": reference("return torch.tanh(y) * 2", names="y", inputs="[y + 1]", before=SWAPPED),
+}
+
+
 def kernels(task: Task) -> int:
     return len(units(plan(read(task.source).roots)))
 
@@ -90,6 +119,25 @@ def test_kernels_over_the_shape_of_a_view_compute_the_same_in_the_interpreter(tm
         files.append(str(tmp_path / f"views{number}.py"))
     errors = errors_in_interpreter(*files)
     assert len(errors) >= len(files)
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
+
+
+def test_only_inputs_that_kernels_without_rows_read_are_read_in_place() -> None:
+    for name, task in (IN_PLACE | NOT_IN_PLACE).items():
+        programs = [one.source for one in variants(task, ("triton", "cuda-nvrtc")) if one.backend == "triton"]
+        tiled = [program for program in programs if "tl.program_id(0) % parts" in program]
+        assert len(tiled) == (len(programs) if name in IN_PLACE and "repeated" not in name else 0), name
+
+
+@pytest.mark.slow
+def test_inputs_read_in_place_give_the_same_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    files: list[str] = []
+    for number, task in enumerate(IN_PLACE.values()):
+        (tmp_path / f"placed{number}.py").write_text(task.source)
+        files.append(str(tmp_path / f"placed{number}.py"))
+    errors = errors_in_interpreter(*files)
+    assert sum(name.endswith(", in place") for name in errors) == len(files) - 1
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 

@@ -63,7 +63,7 @@ class Kernel:
         Raises:
             UnsuitableError: A tensor is too large.
         """
-        read = [one.operands[0] if one.strides else one for one in self.leaves]
+        read = [one.operands[0] if one.strides and one.operands else one for one in self.leaves]
         for dims in (self.domain, *(one.dims for one in read), *others):
             if math.prod(dims) > MAX_PLACES:
                 raise UnsuitableError(f"a tensor of {dims} has more than the {MAX_PLACES} elements that 32 bits reach")

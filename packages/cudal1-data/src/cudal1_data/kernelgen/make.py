@@ -211,13 +211,26 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
         template = "loop"
     for backend, program, choices in _KERNELS:
         if backend in backends and kernels:
+            read_as = (reference, steps)
+            if backend == "triton" and template == "elements" and ".contiguous()" in source:
+                read_as = _in_place(source) or read_as
             quick = [choice for choice in choices if not any(_is_slow(choice, backend, one) for one in kernels)]
             for choice in quick or choices:
                 if choice.depth and choice.depth >= len(kernels):
                     continue  # the same as depth 0: all kernels
-                write = partial(program, reference, steps, choice)
+                write = partial(program, *read_as, choice)
                 form = _form(choice, backend, kernels) if template == "elements" else ()
                 yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
+
+
+def _in_place(source: str) -> tuple[Reference, Sequence[Step]] | None:
+    """Return the reference with inputs read as they lie in memory; None if its kernels then have rows or do not fit."""
+    with contextlib.suppress(UnsuitableError):
+        placed = read(source, in_place=True)
+        steps = plan(placed.roots)
+        if not any(isinstance(one, LoopStep) or one.trailing for one in units(steps)):
+            return placed, steps
+    return None
 
 
 def _is_slow(choice: Choice, backend: Backend, kernel: Kernel | LoopStep) -> bool:

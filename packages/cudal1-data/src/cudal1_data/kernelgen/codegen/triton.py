@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
@@ -14,6 +14,8 @@ from cudal1_data.operators import device_text
 
 MAX_TILE = 16384
 """Maximum elements of a tile of whole rows: with more, registers run out, and a program loops over parts of rows."""
+_WIDE_TILE = 2048
+"""Elements from which on a tile of rows and columns has 64 columns, else 32."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
 
@@ -81,6 +83,8 @@ def triton_kernel(
             rows, or a tensor is too large.
     """
     kernel.check_places()
+    if not kernel.trailing and any(leaf.strides and leaf.strides[-1] > 1 for leaf in kernel.leaves):
+        return _tiles(kernel, name, block=block, warps=warps, stages=stages)
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
     parted = kernel.trailing and (looped or rows * tile > MAX_TILE)
@@ -102,6 +106,35 @@ def triton_kernel(
     comment += f"\n# {writer.known.shapes(kernel)}"
     programs = quotient_text(kernel.rows, rows) if kernel.trailing else quotient_text(kernel.size, block)
     tuned = {"num_warps": warps, "num_stages": stages}
+    return whole_kernel(name, pointers, lines, constants, programs=programs, tuned=tuned, comment=comment)
+
+
+def _tiles(kernel: Kernel, name: str, *, block: int, warps: int, stages: int) -> TritonKernel:
+    """Return a kernel without reductions whose programs take tiles of rows and columns.
+
+    So tensors in both orders of the last two axes are read in whole sectors; Triton exchanges elements between threads.
+    """
+    writer = TileWriter(replace(kernel, trailing=1))
+    columns = 32 if block < _WIDE_TILE else 64
+    cols = writer.constants.name("COLS", writer.kernel.cols)
+    _, _, *begin = writer.begin()
+    lines = [
+        f"parts = tl.cdiv({cols}, BLOCK)",
+        "row = tl.program_id(0) // parts * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
+        "col = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)[None, :]",
+        *begin,
+        *writer.body(),
+    ]
+    pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
+    constants = writer.constants.within("\n".join(lines))
+    constants |= {"BLOCK_ROWS": str(block // columns), "BLOCK": str(columns)}
+    comment = "All operators are fused. A tile has rows and columns: tensors in both orders are read in whole sectors."
+    programs = " * ".join(
+        f"triton.cdiv({host_text(size)}, {part})"
+        for size, part in ((writer.kernel.rows, block // columns), (writer.kernel.cols, columns))
+    )
+    tuned = {"num_warps": warps, "num_stages": stages}
+    comment += f"\n# {writer.known.shapes(kernel)}"
     return whole_kernel(name, pointers, lines, constants, programs=programs, tuned=tuned, comment=comment)
 
 

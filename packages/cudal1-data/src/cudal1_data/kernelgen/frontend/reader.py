@@ -25,7 +25,7 @@ from cudal1_data.kernelgen.frontend import (
 from cudal1_data.kernelgen.frontend.layout import merged
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 from cudal1_data.kernelgen.frontend.views import without_views_between
-from cudal1_data.kernelgen.ir import FLOATS, Node, Reference, walk
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Reference, contiguous, walk
 from cudal1_data.kernelgen.sizes import Size, named
 from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
@@ -62,21 +62,37 @@ _MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
 """Prefixes of calls that make contiguous tensors."""
 
 
-def read(source: str) -> Reference:
+def read(source: str, *, in_place: bool = False) -> Reference:
     """Read a reference program.
 
     Args:
         source: Its text, at the variants' size.
+        in_place: Give an input whose last two axes are swapped in memory its strides, so that kernels read it as it is.
 
     Raises:
         UnsuitableError: The program has a construct or a tensor shape that the reader does not support.
     """
     try:
-        return _Reader(source).reference()
+        return _Reader(source).reference(in_place=in_place)
     except UnsuitableError:
         raise
     except _NOT_FOLLOWED as error:
         raise UnsuitableError(f"the program cannot be followed without running it: {error}") from error
+
+
+def _swapped(given: ast.FunctionDef) -> set[int]:
+    """Return the places of the inputs whose last two axes `get_inputs` swaps in memory, as the last thing it does."""
+    last = {ast.unparse(one.targets[0]): ast.unparse(one.value) for one in given.body if isinstance(one, ast.Assign)}
+    returned = next((one.value for one in given.body if isinstance(one, ast.Return)), None)
+    names = [ast.unparse(one) for one in returned.elts] if isinstance(returned, ast.List | ast.Tuple) else []
+    wanted = "{0}.transpose(-2, -1).contiguous().transpose(-2, -1)"
+    return {place for place, name in enumerate(names) if last.get(name) == wanted.format(name)}
+
+
+def _strides_across(dims: Dims) -> Dims:
+    """Return the strides of a tensor with its last two axes swapped in memory."""
+    *rest, last, first = contiguous((*dims[:-2], dims[-1], dims[-2]))
+    return (*rest, first, last)
 
 
 class _Reader:
@@ -95,7 +111,7 @@ class _Reader:
         self.loops = 0
         self.steps = 0
 
-    def reference(self) -> Reference:
+    def reference(self, *, in_place: bool) -> Reference:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
                 self._assign(statement.targets[0], self.value(statement.value, {}), self.constants)
@@ -112,12 +128,14 @@ class _Reader:
         scope = self._bind(forward, inputs, {})
         names = tuple(scope)[: len(inputs)]
         copied.refuse_taken(set(names))
-        for name, value in zip(names, inputs, strict=True):
+        swapped = _swapped(self.functions["get_inputs"]) if in_place else set[int]()
+        for place, (name, value) in enumerate(zip(names, inputs, strict=True)):
             if not isinstance(value, Node):
                 raise UnsuitableError(f"the input {name} is no tensor; templates read tensors as inputs")
             if min(value.dims, default=0) < 0:
                 raise UnsuitableError(f"the input {name} has the shape {value.dims}; sizes are 0 or more")
-            scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
+            strides = _strides_across(value.dims) if place in swapped else ()
+            scope[name] = Node("input", value.dims, text=name, dtype=value.dtype, strides=strides)
         result = self._returned(forward, scope)
         several = isinstance(result, tuple)
         returned = result if isinstance(result, tuple) else (result,)
