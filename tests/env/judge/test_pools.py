@@ -1,0 +1,39 @@
+"""Pools of secrets: a few candidates or some minutes, then another seed."""
+
+from __future__ import annotations
+
+from cudal1_data import Task
+from cudal1_env.judge import Judge
+from cudal1_env.judge.measure.case import Case
+from doubles.judges import QUICK
+from task_programs import program
+
+TASK = Task(id="file/pool", source=program(2), name="pool", level=1, origin="file")
+
+
+def case() -> Case:
+    return Case(TASK, "", "training")
+
+
+def test_a_pool_retires_after_its_number_of_candidates() -> None:
+    with Judge(QUICK.model_copy(update={"pool_candidates": 2})) as judge:
+        pools = [judge._pools.take(case(), None) for _ in range(5)]
+        seeds = [pool.secrets.seed for pool in pools]
+    assert [seeds.index(seed) for seed in seeds] == [0, 0, 2, 2, 4]
+
+
+def test_a_pool_retires_after_its_time() -> None:
+    with Judge(QUICK.model_copy(update={"pool_s": 3600.0})) as judge:
+        first = judge._pools.take(case(), None)
+        assert judge._pools.take(case(), None) is first
+        first._began -= 3601.0
+        assert judge._pools.take(case(), None) is not first
+
+
+def test_a_batch_that_would_spend_a_pool_begins_with_another() -> None:
+    with Judge(QUICK.model_copy(update={"pool_candidates": 4})) as judge:
+        first = judge._pools.take(case(), None)
+        judge._pools.renew([case()] * 3)
+        assert judge._pools.take(case(), None) is first
+        judge._pools.renew([case()] * 3)
+        assert judge._pools.take(case(), None) is not first
