@@ -367,7 +367,7 @@ class Judge:
 
     def _held(self, pool: Pool) -> Held | None:
         held = self.device.held()
-        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
+        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.ask("held")["bytes"])
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
         """Check that the dead candidate left the device as it was. Takes milliseconds."""
