@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.models import Mode, copied
+from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.steps import PARTS, Call
 from cudal1_worker.program.arm import Failure, describe_error
 
@@ -90,20 +90,24 @@ class Injection(Counting):
 
 
 class Watched:
-    """Executes calls with a fault, and records whether a result changed."""
+    """Executes calls in another way, and records whether a result changed.
 
-    def __init__(self, fault: str) -> None:
+    Args:
+        run: Executes one call.
+    """
+
+    def __init__(self, run: Callable[[Call], Any]) -> None:
         self.changed = False
-        self._fault = fault
+        self._run = run
 
     def __call__(self, call: Call) -> Any:
         """Execute one call."""
         if call.func._schema.is_mutable:  # cannot run twice
             self.changed = True
-            return call.with_fault(self._fault)
-        plain, faulty = call.func(*call.args, **call.kwargs), call.with_fault(self._fault)
+            return self._run(call)
+        plain, faulty = call.func(*call.args, **call.kwargs), self._run(call)
         first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # attention's output
-        self.changed = self.changed or not torch.equal(first[0], first[1])
+        self.changed = self.changed or not same_bits(first[0], first[1])
         return faulty
 
 
@@ -190,7 +194,8 @@ class FaultyRuns:
 
         They depend on it if one changes when the sign of the step's result is inverted.
         """
-        plain, step, watched = self._oracle.models.plain, message["step"], Watched(message["fault"])
+        plain, step, fault = self._oracle.models.plain, message["step"], message["fault"]
+        watched = Watched(lambda call: call.with_fault(fault))
         with Injection(step, watched):
             own = self._oracle.run(plain, self._values(message))
         if not watched.changed:
