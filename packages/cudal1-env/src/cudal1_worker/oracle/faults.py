@@ -41,52 +41,36 @@ class Step:
     faults: list[str]
 
 
-class Counting(Mode):
-    """A dispatch mode that counts calls and changes one of them.
+class Injection(Mode):
+    """Counts steps and changes one; consecutive elementwise calls are one step.
 
     Args:
-        number: Number of the call to change; None for each.
-        change: Executes the changed call; None to change nothing.
+        step: Number of the step to change; None for each.
+        change: Executes a changed call; None to change nothing.
     """
 
-    def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
         super().__init__()
-        self._number = number
+        self.steps: list[Step] = []
+        self._step = step
         self._change = change
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a call; return its number, or None if it does not count."""
-        raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Execute one operator call."""
         call = Call(func, args, kwargs or {})
-        number = self.number_of(call)
-        if number is None or self._change is None or self._number not in (None, number):
-            return func(*args, **call.kwargs)
-        return self._change(call)
-
-
-class Injection(Counting):
-    """Counts steps and changes one; see `Counting`."""
-
-    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
-        super().__init__(step, change)
-        self.steps: list[Step] = []
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a step; consecutive elementwise calls are one step."""
         if call.kind is None:
-            return None
+            return func(*args, **call.kwargs)
         last = self.steps[-1] if self.steps else None
         if last is not None and last.kind == call.kind == "elementwise":
             last.size = max(last.size, call.size)
         else:
             shapes = [list(one.shape) for one in call.operands]
             self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
-        return len(self.steps) - 1
+        if self._change is None or self._step not in (None, len(self.steps) - 1):
+            return func(*args, **call.kwargs)
+        return self._change(call)
 
 
 class Watched:

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.faults import Counting, Watched
-from cudal1_worker.oracle.models import copied, same_bits
+from cudal1_worker.oracle.faults import Watched
+from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, LOWER, Call, is_view
 from cudal1_worker.oracle.tolerance import Seen, bulk
@@ -316,9 +316,9 @@ class Timed:
     """Precision of a product."""
     parted: list[tuple[int, int]]
     """`Call.parted` of a product; empty for other calls."""
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...]
     """Shape of its (first) result."""
-    seconds: float = 0.0
+    seconds: float
     """Duration."""
 
 
@@ -326,43 +326,46 @@ _Result = list[torch.Tensor]
 """A call's results that have the shape of the first one; empty if there is none."""
 
 
-class _Calls(Counting):
-    """Counts the calls that compute from tensors, and changes one, or times all; see `Counting`."""
+class _Calls(Mode):
+    """Counts the calls that compute from tensors, and changes one, or times all.
+
+    Args:
+        number: Number of the call to change.
+        change: Executes the changed call; None to time all calls.
+        gpu: Whether a call's duration ends with its kernels.
+    """
 
     def __init__(
         self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
     ) -> None:
-        super().__init__(number, change)
+        super().__init__()
         self.seen: list[Timed] = []
         """All calls, if none is changed."""
-        self._count = 0
+        self._number = number
+        self._change = change
         self._gpu = gpu
-        """Whether a call's duration ends with its kernels."""
+        self._count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Execute one operator call and note its duration."""
-        before, began = len(self.seen), time.perf_counter()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if len(self.seen) > before:
-            if self._gpu:
-                torch.cuda.synchronize()
-            first = next(iter(_results(result)), None)
-            shape = () if first is None else tuple(first.shape)
-            self.seen[-1] = replace(self.seen[-1], shape=shape, seconds=time.perf_counter() - began)
-        return result
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a call."""
-        if not _computes(call.func) or not _has_tensor([call.args, call.kwargs]):
-            return None
+        """Execute one operator call."""
+        call, began = Call(func, args, kwargs or {}), time.perf_counter()
+        if not _computes(func) or not _has_tensor([args, call.kwargs]):
+            return func(*args, **call.kwargs)
         self._count += 1
-        if self._change is None:
-            is_product = call.kind == "product" and call.dtype in LOWER
-            dtype = call.dtype if is_product else torch.float32
-            self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else []))
-        return self._count - 1
+        if self._change is not None:
+            return self._change(call) if self._count - 1 == self._number else func(*args, **call.kwargs)
+        result = func(*args, **call.kwargs)
+        if self._gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        is_product = call.kind == "product" and call.dtype in LOWER
+        dtype = call.dtype if is_product else torch.float32
+        first = next(iter(_results(result)), None)
+        shape = () if first is None else tuple(first.shape)
+        self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else [], shape, seconds))
+        return result
 
 
 @cache
