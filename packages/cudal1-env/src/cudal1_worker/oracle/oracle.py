@@ -22,13 +22,7 @@ from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions
 from cudal1_worker.oracle.description import Description
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
-from cudal1_worker.oracle.models import (
-    Models,
-    Widened,
-    as_dtype,
-    copied,
-    names_float32,
-)
+from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
 from cudal1_worker.oracle.recurrence import Recurrence
 from cudal1_worker.oracle.reference_error import (
     error_of,
@@ -73,11 +67,12 @@ class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
     widened: Widened | None = None
-    """None unless the reference requests float32, because operators take longer in the mode."""
+    """After `describe` None unless the reference requests float32, because operators take longer in the mode."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
+        self.widened = Widened()
         self.models = Models(None, None, None)
         """The reference and its twins; after `state`, with the judge's weights."""
         self.profiles: list[Profile | None] = []
@@ -129,7 +124,6 @@ class Oracle:
         with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
             text = file.read().decode()
             self.module = execute(text, REFERENCE)
-        self.widened = Widened() if names_float32(text) else None
         self.scans = any(name in text for name in RUNNING)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
