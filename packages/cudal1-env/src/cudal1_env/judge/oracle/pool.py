@@ -454,13 +454,9 @@ class Pool:
         own: list[float] | None,
     ) -> Answer:
         """Return the answer of an output from the elements read; `own` is the reference error if known."""
-        out, report = self.io_spec.outputs[place], raw.reports[place]
-        scale = report["scale"] if out.floating else 1.0
-        error = (
-            (report["reference_error"] / scale if scale > 0 else 0.0)
-            if out.floating
-            else report["mismatches"] / out.size
-        )
+        report = raw.reports[place]
+        scale = report["scale"]
+        error = report["reference_error"] / scale if scale > 0 else 0.0
         values, limits = next(taken), next(taken)
         return Answer(
             request.positions[place],
