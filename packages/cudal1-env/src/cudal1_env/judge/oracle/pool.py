@@ -385,24 +385,19 @@ class Pool:
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
         names = [name if name in self._reference_error else "own" for name in names]
         drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
-        made = self._tried(drafts)
-        again = [one.index for one, reason in made if reason and one.distribution != "own"]
+        try:
+            made = self._finished(drafts)
+            again = [one.index for one, reason in made if reason and one.distribution != "own"]
+        except RaisedError:  # not every matrix has a factorisation
+            if len(indices) > 1:
+                return [one for index in indices for one in self._make([index])]
+            if names == ["own"]:
+                raise
+            made, again = [], indices
         made = [(one, reason) for one, reason in made if one.index not in again]
         for index in again:
             made += self._finished([self._draft(index, "own")])
         return [one for one, _ in made]
-
-    def _tried(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets; where the reference raises (not every matrix has a factorisation), draw from the task's own."""
-        try:
-            return self._finished(drafts)
-        except RaisedError:
-            if len(drafts) > 1:
-                return [one for draft in drafts for one in self._tried([draft])]
-            ((index, request),) = drafts
-            if request.distribution == "own":
-                raise
-            return self._finished([self._draft(index, "own")])
 
     def _widened(self, index: int, distribution: str) -> tuple[Answer, ...]:
         """Return the answers of a set with tolerances that also count the reference's errors on moved inputs."""
