@@ -12,6 +12,7 @@ import os
 import socket
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,10 @@ from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions
-from cudal1_worker.oracle.description import Description
+from cudal1_worker.oracle.description import describe
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
 from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
-from cudal1_worker.oracle.recurrence import Recurrence
+from cudal1_worker.oracle.recurrence import recurrence
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
@@ -96,7 +97,7 @@ class Oracle:
         """Whether all outputs and answers so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
-            "describe": Description(self).describe,
+            "describe": partial(describe, self),
             "state": self.state,
             "fingerprints": self.fingerprints,
             "probe": self.probe,
@@ -109,7 +110,7 @@ class Oracle:
             "vary": self.vary,
             "change": self.change,
             "unseen": Unseen(self).unseen,
-            "recurrence": Recurrence(self).recurrence,
+            "recurrence": partial(recurrence, self),
         } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:

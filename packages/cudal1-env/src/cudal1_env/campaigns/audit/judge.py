@@ -21,7 +21,7 @@ from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.judge.settings import JudgeSettings
 
 Values = npt.NDArray[Any]

@@ -22,8 +22,7 @@ from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
 from cudal1_env.judge.oracle.client import IoSpec, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
-from cudal1_env.judge.oracle.samples import Samples, whole_samples
-from cudal1_env.judge.oracle.sets import InputSet, are_correct
+from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, whole_samples
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late, Worker

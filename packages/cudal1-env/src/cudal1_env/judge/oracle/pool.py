@@ -28,7 +28,7 @@ from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, RawSet, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.judge.oracle.state import Fingerprints, parse_fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote

@@ -28,8 +28,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.device.base import Output, Staging
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.oracle.numerics import Comparison
-from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
-from cudal1_env.judge.oracle.sets import InputSet, are_correct
+from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, chosen_samples, whole_samples
 
 if TYPE_CHECKING:
     from cudal1_env.judge.measure.arm import Arm

@@ -22,7 +22,7 @@ from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
 from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
 from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import TrialSamples
 

@@ -24,7 +24,7 @@ from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
