@@ -176,7 +176,6 @@ class Judge:
                     one.result()
             begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
             wait(begun)  # builds would disturb measurements
-            self._thin_out([one.result() for one in begun if one.exception() is None])
             for (place, _, seed, pool), one in zip(ready, begun, strict=True):
                 try:
                     outcome: Outcome = self._ended(one.result(), pool, seed)
@@ -296,19 +295,6 @@ class Judge:
             return evaluation.model_copy(update={"seconds": case.watch.seconds()})
         built.fault = None
         return built
-
-    def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
-        """Kill waiting candidates if GPU memory is short; each is imported again for its trials.
-
-        A waiting candidate that holds GPU memory would make the others fail.
-        """
-        free = self.device.free_bytes()
-        if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
-            return
-        for one in begun:
-            if isinstance(one, Built) and one.arm is not None:
-                one.arm.close()
-                one.arm = None
 
     # --- measuring ---------------------------------------------------------------------------------------------
 
