@@ -121,18 +121,19 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
 def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
     """Make calls; return the nanoseconds from the first release to the last read. Nothing else is on the clock."""
     chained, now = arm.device.chained, time.perf_counter_ns
-    began = ended = now()
-    for link in links:
-        turn = arm.go(link.key)  # the ready word, last
-        if not chained:
-            arm.thaw()
-        page = arm.wait_for(turn)  # the done word
-        if not chained:
-            arm.freeze()
-            link.stopped_ns = now()
-        link.outputs = arm.outputs(page)
-        link.data = arm.read(link.plan, link.on_clock, link.outputs)
-        link.read_ns = ended = now()
+    with arm.contract():
+        began = ended = now()
+        for link in links:
+            turn = arm.go(link.key)  # the ready word, last
+            if not chained:
+                arm.thaw()
+            page = arm.wait_for(turn)  # the done word
+            if not chained:
+                arm.freeze()
+                link.stopped_ns = now()
+            link.outputs = arm.outputs(page)
+            link.data = arm.read(link.plan, link.on_clock, link.outputs)
+            link.read_ns = ended = now()
     return ended - began
 
 
