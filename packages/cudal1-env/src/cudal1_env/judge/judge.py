@@ -322,8 +322,7 @@ class Judge:
         self._pools.allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            alone = Built(again)
-            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
+            return self._measure(Built(again), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 

@@ -157,14 +157,12 @@ def sharing(*names: str) -> Generator[tuple[Hold, float]]:
     hold, done = Hold(), threading.Event()
     with lease(*names, shared=True) as waited:
         watcher = threading.Thread(target=_watch, args=(names, hold, done), daemon=True)
-        if names:
-            watcher.start()
+        watcher.start()
         try:
             yield hold, waited
         finally:
             done.set()
-            if names:
-                watcher.join()
+            watcher.join()
 
 
 def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:

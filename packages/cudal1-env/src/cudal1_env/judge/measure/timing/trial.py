@@ -37,8 +37,6 @@ _OVERHEAD_ALLOWANCE = 1.25
 FIRST_PAIRS = 8
 MORE_PAIRS = 6
 """Pairs whose input sets are made before the first pair, and each time those are used up; interim looks are there."""
-_LONG_MS = 10.0
-"""If calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _CALLS_TO_WHOLE = 6.0
 """A chain of at most this many calls ends at the first set that is compared whole. A chain of at most n > 6 calls ends
 at each such set with probability 6 / n, so chains of at most 16 have some eight calls."""
@@ -202,7 +200,7 @@ class Trial:
         self._settle(first)
         pairs, states = self._pairs(ready, enough)
         self.candidate.close()
-        after = self._alone(first, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
+        after = self._alone(first, ALONE_AFTER)
         empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
         samples = pairs.net(reference_share([alone(*empty_ms)], allowed=_OVERHEAD_ALLOWANCE))
         overhead = overhead_of(pairs.reference)
