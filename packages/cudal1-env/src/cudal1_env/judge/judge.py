@@ -264,10 +264,7 @@ class Judge:
     def _begun(self, case: Case, pool: Pool, precompiled: Begun | None = None) -> Built | Evaluation:
         """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            precompiled: Precompilations that were begun; the candidate's own is waited for.
+        The candidate's own precompilation is waited for, if it was begun.
 
         Returns:
             A verdict, or a candidate that needs the device alone; `_ended` takes either.

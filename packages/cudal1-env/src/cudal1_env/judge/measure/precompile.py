@@ -1,17 +1,10 @@
-"""Precompilation: programs compile before the judge leases a device for them.
+"""Precompilation: programs compile before the judge leases a device for them (decision 010).
 
-A program whose text names a compiler is precompiled: a worker imports it, constructs its model and calls it once on
-private inputs. Its arms start with the compiled files. So a long build ends before the device is leased exclusively,
-even if the constructor or first call triggers it, and later trials do not repeat it. Only a failed import affects the
-verdict.
-
-nvcc needs no GPU and takes longest. A program that names it is first imported and constructed in a worker without GPU
-and lease; there torch reports a GPU as available (`cudal1_worker.preload.pretend_gpu`). Then it is imported and called
-under a shared lease, like all others. If that lease must give way to a process that needs the GPU alone, the program
-compiles the rest under its own exclusive lease.
-
-The build store keeps the files. A program that was precompiled in this run or an earlier one starts with them and needs
-neither compiler nor shared lease. So all workers of a program start with the same files.
+A program whose text names a compiler is imported, constructed and called once on private inputs, under a shared lease;
+all its arms start with the compiled files. Only a failed import affects the verdict. A program that names nvcc, which
+takes longest, is first imported and constructed in a worker without GPU and lease, in which torch reports a GPU as
+available (`cudal1_worker.preload.pretend_gpu`). If the shared lease must give way, the program compiles the rest under
+its own exclusive lease.
 """
 
 from __future__ import annotations
@@ -84,10 +77,7 @@ class Precompilations:
     def keep(self, case: Case, pool: Pool, hold: Hold | None = None) -> None:
         """Precompile a program that needs a compiler, for the next `take` of the same program and task.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            hold: The caller's hold of the device; by default a shared lease is taken.
+        By default a shared lease is taken.
         """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
@@ -102,10 +92,7 @@ class Precompilations:
     def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
         """Return a program's precompilation, which the caller then owns; None if there is none to use.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            leased: The caller holds the device, so nothing is precompiled now.
+        Nothing is precompiled now if the caller holds the device (`leased`).
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)

@@ -124,11 +124,7 @@ class Hold:
         self._lock = threading.Lock()
 
     def kills(self, stop: Callable[[], None]) -> None:
-        """Register a worker to kill when this hold gives way.
-
-        Args:
-            stop: Kills the worker; called from another thread, or at once if the hold has already given way.
-        """
+        """Register what kills a worker: called from another thread when this hold gives way, or at once if it has."""
         with self._lock:
             self._stops.append(stop)
             late = self.gave_way

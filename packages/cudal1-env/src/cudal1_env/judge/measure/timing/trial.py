@@ -180,12 +180,7 @@ class Trial:
     """Sets of the candidate's last sample; the reference's next one has the same."""
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` returns true or the trial is full, then kill the candidate and time the reference.
-
-        Args:
-            reference_s: Rough latency of a call of the reference, in seconds.
-            enough: Called with the samples after each pair.
-        """
+        """Measure until `enough` accepts the samples or the trial is full; kill the candidate, time the reference."""
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
         ready = min(FIRST_PAIRS, self.sizes.pairs)

@@ -168,14 +168,7 @@ class Trials:
     def _construct_reference(
         self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object] = UNSHARED
     ) -> None:
-        """Construct the reference's model and call it, so that it takes its memory.
-
-        Args:
-            pool: The task's pool.
-            reference: Its arm.
-            sets: Inputs of the calls.
-            alone: Held during each call.
-        """
+        """Construct the reference's model and call it while `alone` is held, so that it takes its memory."""
         with of_reference(pool):
             reference.build(pool.task.source)
             reference.construct(pool.construct_seed)
