@@ -117,11 +117,11 @@ class AuditJudge(Judge):
         constant += [f"recurring input {place}" for place in again if place not in spec.constant_inputs]
         return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
-    def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
+    def steps(self, task: Task, one: KnownSet) -> list[dict[str, Any]]:
         """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
-            return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)
+            return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)["steps"]
 
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
