@@ -149,47 +149,6 @@ def test_other_orders_of_summation_give_the_same_up_to_rounding(name: str, order
     assert torch.allclose(run_with(PRODUCTS[name], order), right, rtol=0, atol=1e-12 * float(right.abs().max()))
 
 
-@pytest.mark.parametrize("name", list(PRODUCTS))
-def test_a_truncated_product_lacks_its_last_terms(name: str) -> None:
-    right = PRODUCTS[name]()
-    share = float((run_with(PRODUCTS[name], "truncated") - right).norm() / right.norm())
-    assert 0.01 < share < 0.6
-
-
-@pytest.mark.parametrize(
-    "compute",
-    [
-        lambda x: x.sum(),
-        lambda x: x.mean(1),
-        lambda x: x.std(0),
-        lambda x: x.norm(dim=1),
-        lambda x: x.logsumexp(1),
-        lambda x: x.softmax(1),
-        lambda x: x.log_softmax(0),
-        lambda x: functional.layer_norm(x, (64,), x[0], x[1]),
-        lambda x: functional.group_norm(x[:, :, None], 4, x[0], x[1]),
-        lambda x: functional.batch_norm(x, None, None, x[0], x[1], training=True),
-        lambda x: functional.mse_loss(x, x.flip(0)),
-        lambda x: functional.cross_entropy(x, torch.arange(48)),
-    ],
-)
-@pytest.mark.parametrize("fault", ["truncated", "strided"])
-def test_part_of_a_reduction_is_near_the_whole_and_not_it(
-    compute: Callable[[torch.Tensor], torch.Tensor], fault: str
-) -> None:
-    def of_x() -> torch.Tensor:
-        return compute(_X)
-
-    right, got = of_x(), run_with(of_x, fault)
-    assert got.shape == right.shape
-    assert 1e-6 < float((got - right).norm() / right.norm()) < 1.5
-
-
-def test_a_scan_loses_its_last_terms_and_the_largest_value_may_be_lost() -> None:
-    assert run_with(lambda: torch.ones(100).cumsum(0), "truncated").tolist() == [*range(1, 98), 97, 97, 97]
-    assert run_with(lambda: torch.arange(100.0).max(), "truncated") == 96
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_partial_sums_of_half_precision_are_less_accurate_than_one_sum(dtype: torch.dtype) -> None:
     a, b = torch.rand(16, 1024).to(dtype), torch.rand(1024, 16).to(dtype)
@@ -202,7 +161,7 @@ def test_partial_sums_of_half_precision_are_less_accurate_than_one_sum(dtype: to
         assert error(run_with(lambda: a @ b, fault)) > 1.5 * error(a @ b)
     with torch.no_grad(), Injection() as counted:
         torch.mm(a, b)
-    assert counted.steps[0].faults == ["float8", *BLOCKS, "truncated"]
+    assert counted.steps[0].faults == ["float8", *BLOCKS]
 
 
 def test_faults_change_in_place_operators_in_place() -> None:
@@ -233,14 +192,14 @@ def test_the_float64_reference_does_one_step_in_the_references_precision() -> No
 
 
 def test_few_of_many_steps_are_tried_and_each_name_says_where() -> None:
-    steps = [{"name": f"op{k // 10}", "shapes": [[k]], "faults": ["truncated"]} for k in range(50)]
+    steps = [{"name": f"op{k // 10}", "shapes": [[k]], "faults": ["tf32"]} for k in range(50)]
     steps[0]["faults"] = []
-    found = programs_of({"steps": steps, "inputs": [["zeros"], []]})
-    at_steps = [one for one in found if one.at_step]
+    found = programs_of(steps)
+    at_steps = [one for one in found if one.step is not None]
     assert len(at_steps) == MAX_STEPS
-    assert at_steps[0].name == "truncated at step 2 (op0)"
-    assert at_steps[-1].name == "truncated at step 50 (op4)"
-    assert [one.name for one in found if not one.at_step] == ["zeros for input 0", *FADED]
+    assert at_steps[0].name == "tf32 at step 2 (op0)"
+    assert at_steps[-1].name == "tf32 at step 50 (op4)"
+    assert [one.name for one in found if one.step is None] == list(FADED)
 
 
 def test_fading_elements_are_found_in_narrow_outputs() -> None:
@@ -262,8 +221,8 @@ class FakeJudge:
     def __init__(self, outputs: np.ndarray) -> None:
         self.outputs = outputs
 
-    def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
-        return {"steps": [], "inputs": []}
+    def steps(self, task: Task, one: KnownSet) -> list[dict[str, Any]]:
+        return []
 
     def faulty(self, *_: object, **__: object) -> list[np.ndarray]:
         return [self.outputs]
@@ -321,10 +280,9 @@ def test_factors_that_tf32_holds_exactly_are_no_survivors(judge: AuditJudge) -> 
 @pytest.mark.slow
 def test_an_input_that_hardly_counts_is_a_survivor_and_one_that_does_not_is_none(judge: AuditJudge) -> None:
     hidden = audit_task(judge, reference("torch.sin(x * 3e3) + 5e-6 * y.sum(1, keepdim=True)"))
-    assert "zeros for input 1" in hidden.survivors
+    assert any("if it was another call's" in one for one in hidden.survivors)
     without = audit_task(judge, reference("torch.sin(x) + 0 * y"))
-    assert "zeros for input 1" in without.equivalents
-    assert without.verdict == "sound"
+    assert (without.verdict, without.survivors) == ("sound", ())
 
 
 TAKEN = """
@@ -349,7 +307,7 @@ def get_init_inputs():
 @pytest.mark.slow
 def test_integer_inputs_are_ignored_too(judge: AuditJudge) -> None:
     hidden = audit_task(judge, task(TAKEN.format(share=2e-6)))
-    assert {"zeros for input 1", "another draw for input 1"} <= set(hidden.survivors)
+    assert any("if it was another call's" in one for one in hidden.survivors)
     assert audit_task(judge, task(TAKEN.format(share=1.0))).verdict == "sound"
 
 

@@ -19,7 +19,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Evaluation, Status
 from doubles.judges import QUICK, own_zygotes
 from task_programs import ADD, LINEAR, candidate, reference

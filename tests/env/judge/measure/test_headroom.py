@@ -113,31 +113,6 @@ def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: B
 
 
 @pytest.mark.slow
-def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
-) -> None:
-    alive: list[int] = []
-    build, measure = judge._builder.build, Trials.measure
-    built: list[Any] = []
-
-    def noted(*arguments: Any, **named: Any) -> Any:
-        built.append(build(*arguments, **named))
-        return built[-1]
-
-    def counted(self: Trials, one: Any, pool: Any) -> Evaluation:
-        alive.append(sum(other.arm is not None for other in built))
-        return measure(self, one, pool)
-
-    monkeypatch.setattr(judge._builder, "build", noted)
-    monkeypatch.setattr(Trials, "measure", counted)
-    monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 20)
-    found = judge.evaluate_many([(TASKS[0], ANSWER + f"# {k}\n") for k in range(2)])
-    assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
-    assert alive[0] == 0
-    assert len(built) >= 4, "each is imported again, and once more in each further launch"
-
-
-@pytest.mark.slow
 def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:

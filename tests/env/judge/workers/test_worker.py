@@ -297,26 +297,16 @@ def test_a_worker_whose_supervisor_is_dead_is_not_sealed(boxes: Boxes, spec: Spe
     with pytest.raises(Dead):
         worker.seal()
     assert not worker.sealed
-    worker.confirm_dead()
-
-
-def test_deaths_are_ordered_first_and_awaited_later(boxes: Boxes, spec: Spec, held: Held) -> None:
-    workers = [held(counting(boxes, COUNT_IN_A_CHILD, spec)) for _ in range(2)]
-    others = [pid for worker in workers for pid in worker.other_processes()]
-    for worker in workers:
-        worker.start_kill()
-    for worker in workers:
-        worker.confirm_dead()
-        assert not worker.alive
-    assert len(others) == 2
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in others)
+    worker.kill()
 
 
 def test_a_worker_that_does_not_die_is_a_machine_error(boxes: Boxes, spec: Spec, held: Held) -> None:
     worker = held(counting(boxes, COUNT_IN_A_THREAD, spec))
     worker._dying = [worker._pidfd]  # as if it had been killed and went on
-    with pytest.raises(MachineError, match="did not die within 0.1 s of SIGKILL"):
-        worker.confirm_dead(timeout_s=0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "start_kill", lambda: None)
+        with pytest.raises(MachineError, match="did not die within 0.1 s of SIGKILL"):
+            worker.kill(timeout_s=0.1)
     worker.close()
     assert not worker._open
 

@@ -176,7 +176,6 @@ class Judge:
                     one.result()
             begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
             wait(begun)  # builds would disturb measurements
-            self._thin_out([one.result() for one in begun if one.exception() is None])
             for (place, _, seed, pool), one in zip(ready, begun, strict=True):
                 try:
                     outcome: Outcome = self._ended(one.result(), pool, seed)
@@ -265,10 +264,7 @@ class Judge:
     def _begun(self, case: Case, pool: Pool, precompiled: Begun | None = None) -> Built | Evaluation:
         """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            precompiled: Precompilations that were begun; the candidate's own is waited for.
+        The candidate's own precompilation is waited for, if it was begun.
 
         Returns:
             A verdict, or a candidate that needs the device alone; `_ended` takes either.
@@ -297,19 +293,6 @@ class Judge:
         built.fault = None
         return built
 
-    def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
-        """Kill waiting candidates if GPU memory is short; each is imported again for its trials.
-
-        A waiting candidate that holds GPU memory would make the others fail.
-        """
-        free = self.device.free_bytes()
-        if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
-            return
-        for one in begun:
-            if isinstance(one, Built) and one.arm is not None:
-                one.arm.close()
-                one.arm = None
-
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
@@ -336,8 +319,7 @@ class Judge:
         self._pools.allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            alone = Built(again)
-            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
+            return self._measure(Built(again), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 
@@ -367,7 +349,7 @@ class Judge:
 
     def _held(self, pool: Pool) -> Held | None:
         held = self.device.held()
-        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
+        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.ask("held")["bytes"])
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
         """Check that the dead candidate left the device as it was. Takes milliseconds."""

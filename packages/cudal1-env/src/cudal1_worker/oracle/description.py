@@ -20,90 +20,75 @@ _AGREE = 1e-9
 """Maximum difference between float64 answers of models with the same state, over their scale."""
 
 
-class Description:
-    """Describes an oracle's task, and sets the oracle's models."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-
-    def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
-        oracle = self.oracle
-        assert oracle.module is not None
-        arguments = layout.encode(oracle.module.get_init_inputs())
-        seed = message["seed"]
-        plain, other_model = oracle.fresh_model(seed), oracle.fresh_model(seed ^ 1)
-        reseeded, elsewhere = state.tensors(other_model), unregistered(other_model)
-        fixed = [
-            name
-            for name, value in state.tensors(plain).items()
-            if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
-        ]
-        kept = unregistered(plain) | {name: value for name, value in state.tensors(plain).items() if name in fixed}
-        seeded = [name for name, value in kept.items() if not inputs.alike(value, (elsewhere | reseeded).get(name))]
-        with torch.no_grad():
-            for name in reseeded.keys() - {*fixed}:
-                reseeded[name].copy_(state.tensors(plain)[name])
-        del reseeded, elsewhere
-        values = oracle.fresh_inputs(seed, "own")
-        oracle.entries, size = layout.manifest(values)
-        others = (oracle.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
-        other = next(others)
-        # Properties that two draws share; one draw of a tensor of two elements is not enough.
-        natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
-        oracle.natures = [a & b for a, b in zip(*natures, strict=False)]
-        constant = inputs.constant(values, itertools.chain([other], others))
-        del other
-        again = oracle.fresh_inputs(seed, "own")
-        repeat = inputs.repeat(values, again)
-        before = self.peak_allocated(again=True)
-        first = oracle.run(plain, values)
-        work = self.peak_allocated() - before
-        oracle.double = any(out.dtype == torch.float64 for out in first)
-        oracle.models = oracle.trio([plain, *(oracle.fresh_model(seed) for _ in range(1 + oracle.double))])
-        answers = oracle.exact(oracle.models.wide, copied(again))
-        others = oracle.exact(as_dtype(other_model, torch.float64), copied(again))
-        if not seeded and not all(inputs.alike(a, b, _AGREE) for a, b in zip(answers, others, strict=True)):
-            seeded = ["what the constructor draws"]
-        del other_model, answers, others
-        if oracle.widened is not None and not oracle.widened.asked:
-            oracle.widened = None
-        torch.manual_seed(seed + 1)  # another generator state reveals dropout and other random operators
-        second = oracle.run(plain, again)
-        same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
-        held = {name: value.clone() for name, value in kept_state(plain).items()}  # lazy state exists by now
-        oracle.run(plain, oracle.fresh_inputs(seed ^ 1, "own"))
-        changed = [
-            name for name, one in kept_state(plain).items() if name not in held or not same_bits(one, held[name])
-        ]
-        return {
-            "arguments": arguments,
-            "state": state.described(plain),
-            "fixed": fixed,
-            "inputs": oracle.entries,
-            "bytes": size,
-            "work_bytes": work,
-            "outputs": [
-                {
-                    "shape": list(out.shape),
-                    "dtype": str(out.dtype).removeprefix("torch."),
-                    "aliases": aliases(out, values),
-                    "strides": list(out.stride()),
-                }
-                for out in first
-            ],
-            "random": not same,
-            "repeat": repeat,
-            "constant": constant,
-            "seeded": seeded,
-            "changed": changed,
-            "known": inputs.all_known(values, constant),
-        }
-
-    def peak_allocated(self, *, again: bool = False) -> int:
-        """Return the peak bytes of GPU memory allocated by torch since the last call with `again`."""
-        if self.oracle.device.type == "cpu":
-            return 0
-        if again:
-            torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.max_memory_allocated()
+def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Message:
+    """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
+    assert oracle.module is not None
+    arguments = layout.encode(oracle.module.get_init_inputs())
+    seed = message["seed"]
+    plain, other_model = oracle.fresh_model(seed), oracle.fresh_model(seed ^ 1)
+    reseeded, elsewhere = state.tensors(other_model), unregistered(other_model)
+    fixed = [
+        name
+        for name, value in state.tensors(plain).items()
+        if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
+    ]
+    kept = unregistered(plain) | {name: value for name, value in state.tensors(plain).items() if name in fixed}
+    seeded = [name for name, value in kept.items() if not inputs.alike(value, (elsewhere | reseeded).get(name))]
+    with torch.no_grad():
+        for name in reseeded.keys() - {*fixed}:
+            reseeded[name].copy_(state.tensors(plain)[name])
+    del reseeded, elsewhere
+    values = oracle.fresh_inputs(seed, "own")
+    oracle.entries, size = layout.manifest(values)
+    others = (oracle.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
+    other = next(others)
+    # Properties that two draws share; one draw of a tensor of two elements is not enough.
+    natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
+    oracle.natures = [a & b for a, b in zip(*natures, strict=False)]
+    constant = inputs.constant(values, itertools.chain([other], others))
+    del other
+    again = oracle.fresh_inputs(seed, "own")
+    repeat = inputs.all_alike(values, again)
+    if oracle.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    first = oracle.run(plain, values)
+    work = torch.cuda.max_memory_allocated() - before
+    oracle.double = any(out.dtype == torch.float64 for out in first)
+    oracle.models = oracle.trio([plain, *(oracle.fresh_model(seed) for _ in range(1 + oracle.double))])
+    answers = oracle.exact(oracle.models.wide, copied(again))
+    others = oracle.exact(as_dtype(other_model, torch.float64), copied(again))
+    if not seeded and not inputs.all_alike(answers, others, _AGREE):
+        seeded = ["what the constructor draws"]
+    del other_model, answers, others
+    if oracle.widened is not None and not oracle.widened.asked:
+        oracle.widened = None
+    torch.manual_seed(seed + 1)  # another generator state reveals dropout and other random operators
+    second = oracle.run(plain, again)
+    same = inputs.all_alike(first, second)
+    held = {name: value.clone() for name, value in kept_state(plain).items()}  # lazy state exists by now
+    oracle.run(plain, oracle.fresh_inputs(seed ^ 1, "own"))
+    changed = [name for name, one in kept_state(plain).items() if name not in held or not same_bits(one, held[name])]
+    return {
+        "arguments": arguments,
+        "state": state.described(plain),
+        "fixed": fixed,
+        "inputs": oracle.entries,
+        "bytes": size,
+        "work_bytes": work,
+        "outputs": [
+            {
+                "shape": list(out.shape),
+                "dtype": str(out.dtype).removeprefix("torch."),
+                "aliases": aliases(out, values),
+                "strides": list(out.stride()),
+            }
+            for out in first
+        ],
+        "random": not same,
+        "repeat": repeat,
+        "constant": constant,
+        "seeded": seeded,
+        "changed": changed,
+        "known": inputs.all_known(values, constant),
+    }

@@ -1,4 +1,4 @@
-"""Fault injection: the reference with a fault in one step or one input. The task gate tests checkers with it.
+"""Fault injection: the reference with a fault in one step. The task gate tests checkers with it.
 
 A dispatch mode in the oracle sees every operator call of a forward pass, counts those that are steps, and executes one
 of them with a fault (`steps`). The same fault in the float64 twin, which has no other error, shows the fault's effect
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.models import Mode, copied
-from cudal1_worker.oracle.steps import PARTS, Call
+from cudal1_worker.oracle.models import Mode, copied, same_bits
+from cudal1_worker.oracle.steps import Call
 from cudal1_worker.program.arm import Failure, describe_error
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 MIN_SHARE = 0.01
 """Minimum size of a step that counts, over the largest size of its kind."""
-_REPLACED = ("zeros", "mean", "another draw")
-"""Replacements for an ignored input."""
 
 
 @dataclass
@@ -41,69 +39,57 @@ class Step:
     faults: list[str]
 
 
-class Counting(Mode):
-    """A dispatch mode that counts calls and changes one of them.
+class Injection(Mode):
+    """Counts steps and changes one; consecutive elementwise calls are one step.
 
     Args:
-        number: Number of the call to change; None for each.
-        change: Executes the changed call; None to change nothing.
+        step: Number of the step to change; None for each.
+        change: Executes a changed call; None to change nothing.
     """
 
-    def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
         super().__init__()
-        self._number = number
+        self.steps: list[Step] = []
+        self._step = step
         self._change = change
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a call; return its number, or None if it does not count."""
-        raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Execute one operator call."""
         call = Call(func, args, kwargs or {})
-        number = self.number_of(call)
-        if number is None or self._change is None or self._number not in (None, number):
-            return func(*args, **call.kwargs)
-        return self._change(call)
-
-
-class Injection(Counting):
-    """Counts steps and changes one; see `Counting`."""
-
-    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
-        super().__init__(step, change)
-        self.steps: list[Step] = []
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a step; consecutive elementwise calls are one step."""
         if call.kind is None:
-            return None
+            return func(*args, **call.kwargs)
         last = self.steps[-1] if self.steps else None
         if last is not None and last.kind == call.kind == "elementwise":
             last.size = max(last.size, call.size)
         else:
             shapes = [list(one.shape) for one in call.operands]
             self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
-        return len(self.steps) - 1
+        if self._change is None or self._step not in (None, len(self.steps) - 1):
+            return func(*args, **call.kwargs)
+        return self._change(call)
 
 
 class Watched:
-    """Executes calls with a fault, and records whether a result changed."""
+    """Executes calls in another way, and records whether a result changed.
 
-    def __init__(self, fault: str) -> None:
+    Args:
+        run: Executes one call.
+    """
+
+    def __init__(self, run: Callable[[Call], Any]) -> None:
         self.changed = False
-        self._fault = fault
+        self._run = run
 
     def __call__(self, call: Call) -> Any:
         """Execute one call."""
         if call.func._schema.is_mutable:  # cannot run twice
             self.changed = True
-            return call.with_fault(self._fault)
-        plain, faulty = call.func(*call.args, **call.kwargs), call.with_fault(self._fault)
+            return self._run(call)
+        plain, faulty = call.func(*call.args, **call.kwargs), self._run(call)
         first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # attention's output
-        self.changed = self.changed or not torch.equal(first[0], first[1])
+        self.changed = self.changed or not same_bits(first[0], first[1])
         return faulty
 
 
@@ -124,13 +110,10 @@ class FaultyRuns:
     def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the steps of the reference on one input set, with the faults for each.
 
-        In a reference with products, only products get faults of lower precision, because only they gain by it; other
-        steps only omit terms.
+        In a reference with products, only products get faults, because only they gain by lower precision.
         """
-        plain = self._oracle.models.plain
-        values = self._values(message)
         with Injection() as counted:
-            self._oracle.run(plain, values)
+            self._oracle.run(self._oracle.models.plain, self._values(message))
         self._known = counted.steps
         products = any(step.kind == "product" for step in self._known)
         largest: dict[str, int] = {}
@@ -138,34 +121,26 @@ class FaultyRuns:
             largest[step.kind] = max(step.size, largest.get(step.kind, 0))
 
         def chosen(step: Step) -> list[str]:
-            if step.size < MIN_SHARE * largest[step.kind]:
-                return []
-            return [name for name in step.faults if name in PARTS or step.kind == "product" or not products]
+            gains = step.kind == "product" or not products
+            return step.faults if gains and step.size >= MIN_SHARE * largest[step.kind] else []
 
-        return {
-            "steps": [{"name": one.name, "shapes": one.shapes, "faults": chosen(one)} for one in self._known],
-            "inputs": [_stand_ins(value) for value in values],
-        }
+        return {"steps": [{"name": one.name, "shapes": one.shapes, "faults": chosen(one)} for one in self._known]}
 
     def faulty(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Run the reference, or its float64 twin, with a fault; write its outputs in the place of answers.
 
         Keys of the message in addition to those of a set: `wide`, whether the twin runs; `fault`; `step`, the number of
-        the step or input, null for all steps. The reply has the reason of a fault that fails: the program failed, the
-        task did not.
+        the step, null for all steps. The reply has the reason of a fault that fails: the program failed, the task did
+        not.
         """
         oracle, fault, step = self._oracle, message["fault"], message["step"]
         plain, wide = oracle.models.plain, oracle.models.wide
         try:
             values = self._values(message)
-            change = None
-            if fault in _REPLACED:
-                values[step] = self._instead(values[step], message)
-            elif fault != "none":
-                change = self._change(fault, step, wide=message["wide"])
+            change = None if fault == "none" else self._change(fault, step, wide=message["wide"])
             with Injection(step, change) as injection:
                 outputs = oracle.exact(wide, values) if message["wide"] else oracle.run(plain, values)
-            if message["wide"] and fault not in (*_REPLACED, "none"):
+            if message["wide"] and fault != "none":
                 taken, known = [[one.name for one in steps] for steps in (injection.steps, self._known)]
                 if taken != known:
                     raise Failure(
@@ -190,7 +165,8 @@ class FaultyRuns:
 
         They depend on it if one changes when the sign of the step's result is inverted.
         """
-        plain, step, watched = self._oracle.models.plain, message["step"], Watched(message["fault"])
+        plain, step, fault = self._oracle.models.plain, message["step"], message["fault"]
+        watched = Watched(lambda call: call.with_fault(fault))
         with Injection(step, watched):
             own = self._oracle.run(plain, self._values(message))
         if not watched.changed:
@@ -214,14 +190,6 @@ class FaultyRuns:
             self._inputs = key, self._oracle.fresh_inputs(*key)
         return copied(self._inputs[1])
 
-    def _instead(self, value: torch.Tensor, message: wire.Message) -> torch.Tensor:
-        """Return the replacement for an ignored input."""
-        if message["fault"] == "zeros":
-            return torch.zeros_like(value)
-        if message["fault"] == "mean":
-            return torch.full_like(value, float(value.double().mean()))
-        return self._oracle.fresh_inputs(message["seed"] ^ 1, message["distribution"])[message["step"]]
-
 
 def _opposite(call: Call) -> Any:
     """Execute a call and invert the sign of its (first) result."""
@@ -229,10 +197,3 @@ def _opposite(call: Call) -> Any:
     first = result[0] if isinstance(result, tuple) else result
     first.neg_()
     return result
-
-
-def _stand_ins(value: Any) -> list[str]:
-    """Return the possible replacements for an input; integers and booleans (labels, masks, indices) have no mean."""
-    if not isinstance(value, torch.Tensor) or not value.numel():
-        return []
-    return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]

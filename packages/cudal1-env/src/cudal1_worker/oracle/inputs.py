@@ -35,12 +35,6 @@ def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
     return set(floating or [place for place, _ in tensors]) <= set(known)
 
 
-def repeat(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether two draws under one seed are the same up to rounding (threads may sum in another order)."""
-    pairs = zip(values, others, strict=True)
-    return all(alike(one, other) for one, other in pairs if isinstance(one, torch.Tensor))
-
-
 def _same(one: torch.Tensor, other: Any) -> bool:
     return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
 
@@ -60,3 +54,9 @@ def alike(first: torch.Tensor, second: Any, within: float = 1e-3) -> bool:
     one, other = (reals(part).double().nan_to_num() for part in (first, second))
     max_difference = within * one.abs().max()
     return bool(((one - other).abs_() > max_difference).sum() <= within * first.numel())
+
+
+def all_alike(first: Sequence[Any], second: Sequence[Any], within: float = 1e-3) -> bool:
+    """Return whether all tensors of two sequences are `alike`."""
+    pairs = zip(first, second, strict=True)
+    return all(alike(one, other, within) for one, other in pairs if isinstance(one, torch.Tensor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +58,6 @@ class Widened(Mode):
             self.asked = True
             kwargs = kwargs | {"dtype": wider}
         return func(*args, **kwargs)
-
-
-def names_float32(text: str) -> bool:
-    """Return whether a program names float32, so that it may cast to it.
-
-    >>> names_float32("y = x.float()"), names_float32("y = float(2)"), names_float32("x.to(torch.float32)")
-    (True, False, True)
-    """
-    return re.search(r"float32|\.float\b|FloatTensor|complex64|\bcfloat\b", text) is not None
 
 
 def copied(values: list[Any]) -> list[Any]:

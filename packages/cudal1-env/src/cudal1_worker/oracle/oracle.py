@@ -12,6 +12,7 @@ import os
 import socket
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,16 +21,10 @@ from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions
-from cudal1_worker.oracle.description import Description
+from cudal1_worker.oracle.description import describe
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
-from cudal1_worker.oracle.models import (
-    Models,
-    Widened,
-    as_dtype,
-    copied,
-    names_float32,
-)
-from cudal1_worker.oracle.recurrence import Recurrence
+from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
+from cudal1_worker.oracle.recurrence import recurrence
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
@@ -73,11 +68,12 @@ class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
     widened: Widened | None = None
-    """None unless the reference requests float32, because operators take longer in the mode."""
+    """After `describe` None unless the reference requests float32, because operators take longer in the mode."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
+        self.widened = Widened()
         self.models = Models(None, None, None)
         """The reference and its twins; after `state`, with the judge's weights."""
         self.profiles: list[Profile | None] = []
@@ -101,7 +97,7 @@ class Oracle:
         """Whether all outputs and answers so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
-            "describe": Description(self).describe,
+            "describe": partial(describe, self),
             "state": self.state,
             "fingerprints": self.fingerprints,
             "probe": self.probe,
@@ -114,7 +110,7 @@ class Oracle:
             "vary": self.vary,
             "change": self.change,
             "unseen": Unseen(self).unseen,
-            "recurrence": Recurrence(self).recurrence,
+            "recurrence": partial(recurrence, self),
         } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:
@@ -129,7 +125,6 @@ class Oracle:
         with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
             text = file.read().decode()
             self.module = execute(text, REFERENCE)
-        self.widened = Widened() if names_float32(text) else None
         self.scans = any(name in text for name in RUNNING)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:

@@ -52,44 +52,34 @@ _TABLE = 22
 """Bits of a hash that index the lookup table."""
 
 
-class Recurrence:
-    """Finds recurring values.
+def recurrence(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Message:
+    """Return `outputs`, the recurring share of each (by bytes to move), and `inputs`, positions of recurring ones.
 
-    Args:
-        oracle: The oracle with the models.
+    `fixed` has the positions of outputs that are the same in all draws.
     """
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    def recurrence(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return `outputs`, the recurring share of each (by bytes to move), and `inputs`, positions of recurring ones.
-
-        `fixed` has the positions of outputs that are the same in all draws.
-        """
-        began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
-        inputs, outputs = dict[int, list[Windows]](), list[Shifts]()
-        for number, seed in enumerate(message["seeds"]):
-            if number >= _FEWEST and time.monotonic() - began > _SECONDS:
-                break
-            values = self._oracle.fresh_inputs(seed, "own")
-            tensors = {k: one for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
-            for k, one in tensors.items():
-                lines = _sequences(reals(one), secret)
-                for windows, line in zip(inputs.setdefault(k, [Windows(secret) for _ in lines]), lines, strict=True):
-                    windows.add(line)
-            found = self._oracle.run(self._oracle.models.plain, values)
-            outputs = outputs or [Shifts(secret) for _ in found]
-            for one, shifts in zip(found, outputs, strict=True):
-                shifts.add(one)
-            drawn.append([some_groups(one, secret) for one in found])
-        stacked = [torch.stack(one) for one in zip(*drawn, strict=True)]
-        pairs = zip(stacked, outputs, strict=True)
-        return {
-            "outputs": [max(again(one), 2.0 * shifts.share) for one, shifts in pairs],
-            "inputs": [k for k, found in inputs.items() if any(windows.share > _SHARE for windows in found)],
-            "fixed": [k for k, one in enumerate(stacked) if one.numel() and bool((one == one[0]).all())],
-        }
+    began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
+    inputs, outputs = dict[int, list[Windows]](), list[Shifts]()
+    for number, seed in enumerate(message["seeds"]):
+        if number >= _FEWEST and time.monotonic() - began > _SECONDS:
+            break
+        values = oracle.fresh_inputs(seed, "own")
+        tensors = {k: one for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
+        for k, one in tensors.items():
+            lines = _sequences(reals(one), secret)
+            for windows, line in zip(inputs.setdefault(k, [Windows(secret) for _ in lines]), lines, strict=True):
+                windows.add(line)
+        found = oracle.run(oracle.models.plain, values)
+        outputs = outputs or [Shifts(secret) for _ in found]
+        for one, shifts in zip(found, outputs, strict=True):
+            shifts.add(one)
+        drawn.append([some_groups(one, secret) for one in found])
+    stacked = [torch.stack(one) for one in zip(*drawn, strict=True)]
+    pairs = zip(stacked, outputs, strict=True)
+    return {
+        "outputs": [max(again(one), 2.0 * shifts.share) for one, shifts in pairs],
+        "inputs": [k for k, found in inputs.items() if any(windows.share > _SHARE for windows in found)],
+        "fixed": [k for k, one in enumerate(stacked) if one.numel() and bool((one == one[0]).all())],
+    }
 
 
 def _integers(groups: torch.Tensor) -> torch.Tensor:
@@ -193,10 +183,7 @@ def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
     """Return which of the known hashes occur in `hashes`; a table of low bits narrows the search."""
     table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
     table[known & (1 << _TABLE) - 1] = True
-    few = hashes[table[hashes & (1 << _TABLE) - 1]].sort().values
-    if not len(few):
-        return torch.zeros_like(known, dtype=torch.bool)
-    return few[torch.searchsorted(few, known).clamp_(max=len(few) - 1)] == known
+    return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
 
 
 def _same_places(drawn: torch.Tensor) -> float:

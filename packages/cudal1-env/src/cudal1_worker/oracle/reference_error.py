@@ -15,9 +15,9 @@ _UNDECIDED = 1e-3
 """Maximum share of elements that perturbed inputs may make undecided. Exact ties among equal inputs are not near ties:
 there the reference decides."""
 _OF_FINITE = ("scale", "reference_error")
-REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
+REPORTED = (*_OF_FINITE, "masks_differ")
 """Numbers reported for each output: the answer's largest finite magnitude; the largest finite reference error; how many
-elements are finite in only one of reference and answer; how many differ (once the answer is rounded)."""
+elements are finite in only one of reference and answer. For integers: 1; the share of elements that differ; 0."""
 
 
 def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
@@ -36,20 +36,17 @@ def _largest(values: torch.Tensor) -> torch.Tensor:
 
 
 def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Return `REPORTED` of an output, shape (4,)."""
+    """Return `REPORTED` of an output, shape (3,)."""
     if not answer.numel():
-        return answer.new_zeros(4, dtype=torch.float64)
+        return answer.new_zeros(3, dtype=torch.float64)
     if not answer.is_floating_point():
-        differ = (error != 0).sum().double()
-        return torch.stack([answer.abs().max().double(), error.max(), 0.0 * differ, differ])
-    finite = own.isfinite()
-    rounded = answer.to(own.dtype)
+        share = error.mean()
+        return torch.stack([torch.ones_like(share), share, torch.zeros_like(share)])
     return torch.stack(
         [
             torch.where(answer.isfinite(), answer.abs(), 0.0).max(),
             torch.where(error.isfinite(), error, 0.0).max(),
-            (finite != rounded.isfinite()).sum().double(),
-            (own != rounded).sum().double(),
+            (own.isfinite() != answer.to(own.dtype).isfinite()).sum().double(),
         ]
     )
 

@@ -12,9 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
-
-from cudal1_worker.oracle.models import Mode
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -35,10 +32,6 @@ BLOCKS = {"partial sums of 32 rounded": 32, "partial sums of 128 rounded": 128}
 """Number of terms after which a half-precision step rounds its sum to its own dtype."""
 HONEST = ("16 partial sums", "reversed terms", "sequential sums")
 """Other orders of summation in the step's own precision. They are no faults: a tolerance must allow them."""
-PARTS = ("truncated", "strided")
-"""Faults that omit terms: the last ones, or every other."""
-DROPPED = 0.03
-"""Share of the terms that `truncated` omits, at least one term."""
 _MAX_BLOCKS = 1024
 """Maximum blocks of `sequential sums`; up to this many terms, each is a block."""
 
@@ -212,9 +205,6 @@ class Call:
         return int(x.shape[self.dim]) if reduces and x.ndim else 0
 
     def _product_terms(self) -> int:
-        if self.name.startswith(_ATTENTION):
-            masked = any(isinstance(self.bound.get(name), torch.Tensor) for name in ("attn_mask", "attn_bias"))
-            return 0 if masked else int(self.args[1].shape[-2])
         grouped = self.name == "convolution" and self.bound["groups"] != 1
         if self.product.along is None or grouped or self.func._schema.is_mutable:
             return 0
@@ -225,16 +215,10 @@ class Call:
         found = list((LOWER if self.kind == "product" else OTHERS).get(self.dtype, ()))
         if self.dtype in HALF and self._is_sum():
             found += [name for name, block in BLOCKS.items() if self.terms > self._block(block)]
-        if self.kind != "elementwise" and self.terms > 1:
-            found.append("truncated")
-            if self.kind == "reduction" and self.name not in _SCANS:
-                found.append("strided")
         return found
 
     def with_fault(self, fault: str) -> Any:
         """Execute the call with a fault, or in another order of summation."""
-        if fault in PARTS:
-            return self._of_product_part() if self.kind == "product" else self._of_part(fault)
         if fault in BLOCKS:
             return self._in_blocks(self._block(BLOCKS[fault]), _rounding(self.dtype))
         if fault in HONEST:
@@ -362,55 +346,6 @@ class Call:
                 args[0] = args[0].flip(self.dim)
         return self.func(*args, **self.kwargs)
 
-    def _of_product_part(self) -> Any:
-        kept = self.terms - _dropped(self.terms)
-        if self.name.startswith(_ATTENTION):
-            query, key, value, *rest = self.args
-            return self.func(query, key.narrow(-2, 0, kept), value.narrow(-2, 0, kept), *rest, **self.kwargs)
-        return self.func(*self._factors_of(0, kept, addend=True), **self.kwargs)
-
-    def _of_part(self, fault: str) -> Any:
-        x = self.args[0]
-        if self.name in _SCANS:
-            kept = self.terms - _dropped(self.terms)
-            lost = x.clone()
-            lost.narrow(self.dim, kept, self.terms - kept).fill_(1.0 if self.name == "cumprod" else 0.0)
-            return self.func(lost, *self.args[1:], **self.kwargs)
-        if self.name in _NORMS:
-            return self._norm_of_part(fault)
-        part = _part(x, self.dim, fault)
-        more = self.terms / part.shape[self.dim] if fault == "strided" else 1.0  # an estimate of the whole
-        if self.name in _SOFTMAX:
-            logs = x - (torch.logsumexp(part, self.dim, keepdim=True) + math.log(more))
-            return logs if self.name == "_log_softmax" else logs.exp()
-        args = [part, *self.args[1:]]
-        if self.name in _LOSSES:
-            args[1] = _part(args[1], self.dim if args[1].ndim == x.ndim else 0, fault)
-        result = self.func(*args, **self.kwargs)
-        if self.name in ("sum", "nansum"):
-            return result * more
-        return result
-
-    def _norm_of_part(self, fault: str) -> Any:
-        """Compute a norm with statistics of a part: torch's decomposition, with the fault in its reductions."""
-        with _InReductions(fault):
-            return decomposition_table[self.func](*self.args, **self.kwargs)
-
-
-class _InReductions(Mode):
-    """A mode that injects a fault into all reductions."""
-
-    def __init__(self, fault: str) -> None:
-        super().__init__()
-        self._fault = fault
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        call = Call(func, args, kwargs or {})
-        return call.with_fault(self._fault) if call.kind == "reduction" else func(*args, **call.kwargs)
-
 
 def rounded(x: torch.Tensor, to: str) -> torch.Tensor:
     """Round a floating-point tensor to a narrower precision, keeping its dtype.
@@ -436,16 +371,3 @@ def _rounding(to: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _dropped(terms: int) -> int:
-    return max(1, round(DROPPED * terms))
-
-
-def _part(x: torch.Tensor, dim: int, fault: str) -> torch.Tensor:
-    """Return the kept terms along a dimension: all but the last, or every other."""
-    if fault == "strided":
-        index = [slice(None)] * x.ndim
-        index[dim] = slice(None, None, 2)
-        return x[tuple(index)]
-    return x.narrow(dim, 0, x.shape[dim] - _dropped(x.shape[dim]))

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.faults import Counting, Watched
-from cudal1_worker.oracle.models import copied
+from cudal1_worker.oracle.faults import Watched
+from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, LOWER, Call, is_view
 from cudal1_worker.oracle.tolerance import Seen, bulk
@@ -194,10 +194,16 @@ class Unseen:
 
     def _other_result(self, one: _Set, step: int) -> _Result:
         """Return the result of a call for the other draw's inputs."""
-        kept, values = _Kept(), copied(one.others)
-        with _Calls(step, kept):
+        found, values = _Result(), copied(one.others)
+
+        def keep(call: Call) -> Any:
+            result = call.func(*call.args, **call.kwargs)
+            found[:] = [one.clone() for one in _results(result)]
+            return result
+
+        with _Calls(step, keep):
             self._oracle.run(self._oracle.models.plain, values)
-        return kept.result
+        return found
 
     def _passes(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
@@ -218,7 +224,7 @@ class Unseen:
             raise
         except Exception:  # it reaches a check
             return False
-        return change.changed and not any(map(_is_other, one.own, outputs))
+        return change.changed and all(map(same_bits, one.own, outputs))
 
     def _is_unseen(self, one: _Set, fault: _Fault, stand_in: _Result | None = None) -> bool:
         """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
@@ -254,11 +260,11 @@ class Unseen:
         plain = self._oracle.models.plain
         if fault.step is None:
             return self._oracle.run(plain, self._replaced(one, fault))
-        change: Watched | _WithZeros | _Replaced
-        if fault.precision is not None:
-            change = Watched(fault.precision)
+        change: Watched | _Replaced
+        if (lower := fault.precision) is not None:
+            change = Watched(lambda call: call.with_fault(lower))
         elif fault.zeros:
-            change = _WithZeros(fault.part)
+            change = Watched(lambda call: call.without(fault.part))
         else:
             change = _Replaced(fault.part, stand_in)
         values = copied(one.values)
@@ -310,9 +316,9 @@ class Timed:
     """Precision of a product."""
     parted: list[tuple[int, int]]
     """`Call.parted` of a product; empty for other calls."""
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...]
     """Shape of its (first) result."""
-    seconds: float = 0.0
+    seconds: float
     """Duration."""
 
 
@@ -320,43 +326,46 @@ _Result = list[torch.Tensor]
 """A call's results that have the shape of the first one; empty if there is none."""
 
 
-class _Calls(Counting):
-    """Counts the calls that compute from tensors, and changes one, or times all; see `Counting`."""
+class _Calls(Mode):
+    """Counts the calls that compute from tensors, and changes one, or times all.
+
+    Args:
+        number: Number of the call to change.
+        change: Executes the changed call; None to time all calls.
+        gpu: Whether a call's duration ends with its kernels.
+    """
 
     def __init__(
         self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
     ) -> None:
-        super().__init__(number, change)
+        super().__init__()
         self.seen: list[Timed] = []
         """All calls, if none is changed."""
-        self._count = 0
+        self._number = number
+        self._change = change
         self._gpu = gpu
-        """Whether a call's duration ends with its kernels."""
+        self._count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Execute one operator call and note its duration."""
-        before, began = len(self.seen), time.perf_counter()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if len(self.seen) > before:
-            if self._gpu:
-                torch.cuda.synchronize()
-            first = next(iter(_results(result)), None)
-            shape = () if first is None else tuple(first.shape)
-            self.seen[-1] = replace(self.seen[-1], shape=shape, seconds=time.perf_counter() - began)
-        return result
-
-    def number_of(self, call: Call) -> int | None:
-        """Count a call."""
-        if not _computes(call.func) or not _has_tensor([call.args, call.kwargs]):
-            return None
+        """Execute one operator call."""
+        call, began = Call(func, args, kwargs or {}), time.perf_counter()
+        if not _computes(func) or not _has_tensor([args, call.kwargs]):
+            return func(*args, **call.kwargs)
         self._count += 1
-        if self._change is None:
-            is_product = call.kind == "product" and call.dtype in LOWER
-            dtype = call.dtype if is_product else torch.float32
-            self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else []))
-        return self._count - 1
+        if self._change is not None:
+            return self._change(call) if self._count - 1 == self._number else func(*args, **call.kwargs)
+        result = func(*args, **call.kwargs)
+        if self._gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        is_product = call.kind == "product" and call.dtype in LOWER
+        dtype = call.dtype if is_product else torch.float32
+        first = next(iter(_results(result)), None)
+        shape = () if first is None else tuple(first.shape)
+        self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else [], shape, seconds))
+        return result
 
 
 @cache
@@ -374,19 +383,6 @@ def _has_tensor(value: Any) -> bool:
 def _results(result: Any) -> _Result:
     found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
     return [one for one in found if one.shape == found[0].shape]
-
-
-class _Kept:
-    """Executes a call and keeps its results."""
-
-    def __init__(self) -> None:
-        self.result: _Result = []
-
-    def __call__(self, call: Call) -> Any:
-        """Execute the call."""
-        result = call.func(*call.args, **call.kwargs)
-        self.result = [one.clone() for one in _results(result)]
-        return result
 
 
 class _Replaced:
@@ -415,7 +411,7 @@ class _Replaced:
                     self.changed = True
         elif [one.shape for one in own] == [one.shape for one in self._stand_in]:
             for one, other in zip(own, self._stand_in, strict=True):
-                self.changed = self.changed or _is_other(one[self._part], other[self._part])
+                self.changed = self.changed or not same_bits(one[self._part], other[self._part])
                 one[self._part] = other[self._part]
         return result
 
@@ -424,27 +420,6 @@ def _cloned(result: Any) -> Any:
     if isinstance(result, tuple | list):
         return type(result)(map(_cloned, result))
     return result.clone() if isinstance(result, torch.Tensor) else result
-
-
-class _WithZeros:
-    """Executes a product with zeros in a part of its last factor; records whether the result changed."""
-
-    def __init__(self, part: tuple[slice, ...]) -> None:
-        self.changed = False
-        self._part = part
-
-    def __call__(self, call: Call) -> Any:
-        """Execute the call."""
-        if call.func._schema.is_mutable:  # cannot run twice
-            self.changed = True
-            return call.without(self._part)
-        result, faulty = call.func(*call.args, **call.kwargs), call.without(self._part)
-        self.changed = self.changed or _is_other(_results(result)[0], _results(faulty)[0])
-        return faulty
-
-
-def _is_other(before: torch.Tensor, after: torch.Tensor) -> bool:
-    return not torch.equal(before.nan_to_num(), after.nan_to_num())
 
 
 def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:

@@ -17,7 +17,7 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing import trial as module
 from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import ALONE_AFTER, ALONE_BEFORE, Sizes, Trial, TrialResult
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Status
 from cudal1_env.stats import TrialSamples
 

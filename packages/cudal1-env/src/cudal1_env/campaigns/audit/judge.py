@@ -21,7 +21,7 @@ from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.judge.settings import JudgeSettings
 
 Values = npt.NDArray[Any]
@@ -117,11 +117,11 @@ class AuditJudge(Judge):
         constant += [f"recurring input {place}" for place in again if place not in spec.constant_inputs]
         return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
-    def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
+    def steps(self, task: Task, one: KnownSet) -> list[dict[str, Any]]:
         """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
-            return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)
+            return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)["steps"]
 
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False

@@ -1,7 +1,7 @@
 """Faulty programs: the reference with one injected fault, and the judge's verdict on its outputs.
 
-A fault is injected into one step (`cudal1_worker.oracle.steps`), one input, or the small values of the outputs. It is
-harmless on an input set if a program with the fault loses nothing that the reference computes (docs/decisions/003):
+A fault is injected into one step (`cudal1_worker.oracle.steps`) or the small values of the outputs. It is harmless on
+an input set if a program with the fault loses nothing that the reference computes (docs/decisions/003):
 
 - its outputs are the reference's own, bit for bit, and all floating-point, or its step's own result is; or
 - the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
@@ -56,9 +56,7 @@ class Program:
     fault: str
     """The fault's name for the oracle, or one of `FADED`."""
     step: int | None = None
-    """Number of the step or input, from 0."""
-    at_step: bool = False
-    """Whether the fault is in a step."""
+    """Number of the step, from 0."""
 
 
 def _faded_elements(out: Values) -> Values:
@@ -101,19 +99,13 @@ def _magnitudes(out: Values) -> npt.NDArray[np.float64]:
     return np.abs(np.where(np.isfinite(out), out, 0.0)).astype(np.float64)
 
 
-def programs_of(found: dict[str, Any]) -> list[Program]:
-    """Return the faulty programs of a reference.
-
-    Args:
-        found: The oracle's description of the steps and inputs.
-    """
+def programs_of(steps: Sequence[dict[str, Any]]) -> list[Program]:
+    """Return the faulty programs of a reference with these steps."""
     result = [
-        Program(f"{fault} at step {number + 1} ({found['steps'][number]['name']})", fault, number, True)
-        for number in _chosen(found["steps"])
-        for fault in found["steps"][number]["faults"]
+        Program(f"{fault} at step {number + 1} ({steps[number]['name']})", fault, number)
+        for number in _chosen(steps)
+        for fault in steps[number]["faults"]
     ]
-    for number, faults in enumerate(found["inputs"]):
-        result += [Program(f"{fault} for input {number}", fault, number) for fault in faults]
     return result + [Program(name, name) for name in FADED]
 
 
@@ -193,7 +185,7 @@ class Programs:
         self, program: Program, one: KnownSet, outputs: Sequence[Subject], own: list[Values], faulty: list[Values]
     ) -> bool:
         if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
-            if program.step is None or not program.at_step or all(out.expected.floating for out in outputs):
+            if program.step is None or all(out.expected.floating for out in outputs):
                 return True
             # An integer that stays the same does not show how close it was to changing.
             return not self._judge.step_changes(self._task, one, program.fault, program.step)
@@ -202,7 +194,7 @@ class Programs:
             return False
         if all(is_one_rounding(values, out) for values, out in zip(alone, outputs, strict=True)):
             return True
-        step = self._judge.faulty(self._task, one, "own", program.step, wide=True) if program.at_step else ""
+        step = self._judge.faulty(self._task, one, "own", program.step, wide=True)
         if isinstance(step, str):
             return False
         return all(

@@ -22,8 +22,7 @@ from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
 from cudal1_env.judge.oracle.client import IoSpec, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
-from cudal1_env.judge.oracle.samples import Samples, whole_samples
-from cudal1_env.judge.oracle.sets import InputSet, are_correct
+from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, whole_samples
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
@@ -256,11 +255,8 @@ class Arm:
                 raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
-        """Return a call's outputs as the worker describes them, checked against the contract."""
-        try:
-            return self.reader.outputs(page, self._check)
-        except Contract as error:
-            raise self._broken(error) from None
+        """Return a call's outputs as the worker describes them; call it within `contract`."""
+        return self.reader.outputs(page, self._check)
 
     def _check(self, outputs: Sequence[Output]) -> None:
         """Refuse outputs that share an element (an honest worker copies the second) or lie in a timed call's inputs."""
@@ -279,20 +275,17 @@ class Arm:
                     )
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
-        """Read elements of a call's outputs.
+        """Read elements of a call's outputs; call it within `contract`.
 
         Args:
             plan: Made for outputs of the form last known.
             samples: The elements; if the outputs have another form, a new plan is made from them.
             outputs: Checked outputs.
         """
-        try:
-            return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
-        except Contract as error:
-            raise self._broken(error) from None
+        return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
-        """Compare whole outputs. Call it within `contract`: it raises `Contract` if they cannot be read."""
+        """Compare whole outputs; call it within `contract`."""
         # Read once: while the oracle widens answers, work that is still in flight could write better outputs.
         got = [self.memory.whole(output) for output in outputs]
         return one.decide(
@@ -320,10 +313,7 @@ class Arm:
         try:
             yield
         except Contract as error:
-            raise self._broken(error) from None
-
-    def _broken(self, error: Contract) -> Fault:
-        return Fault(Status.WRONG_CONTRACT, error.text(withheld=self._withheld))
+            raise Fault(Status.WRONG_CONTRACT, error.text(withheld=self._withheld)) from None
 
     # --- stopping ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from cudal1_data import Task
 
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.numerics import Comparison
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Machine, OutputError, Precision, Seconds, Status
 
 Role = Literal["candidate", "baseline"]

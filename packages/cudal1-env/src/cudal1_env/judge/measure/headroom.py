@@ -50,10 +50,6 @@ def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:
 
     With too little memory the judge cannot make inputs, and the reference cannot run. No outside limit can bound a
     process's share of GPU memory, so free memory is compared before and after.
-
-    Args:
-        free_before_bytes: Free memory before the candidate was constructed, with the reference running.
-        free_bytes: Free memory now.
     """
     headroom = min(_HEADROOM_BYTES, free_before_bytes // 2)
     if free_bytes >= headroom:

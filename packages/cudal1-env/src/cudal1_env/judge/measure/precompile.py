@@ -1,17 +1,10 @@
-"""Precompilation: programs compile before the judge leases a device for them.
+"""Precompilation: programs compile before the judge leases a device for them (decision 010).
 
-A program whose text names a compiler is precompiled: a worker imports it, constructs its model and calls it once on
-private inputs. Its arms start with the compiled files. So a long build ends before the device is leased exclusively,
-even if the constructor or first call triggers it, and later trials do not repeat it. Only a failed import affects the
-verdict.
-
-nvcc needs no GPU and takes longest. A program that names it is first imported and constructed in a worker without GPU
-and lease; there torch reports a GPU as available (`cudal1_worker.preload.pretend_gpu`). Then it is imported and called
-under a shared lease, like all others. If that lease must give way to a process that needs the GPU alone, the program
-compiles the rest under its own exclusive lease.
-
-The build store keeps the files. A program that was precompiled in this run or an earlier one starts with them and needs
-neither compiler nor shared lease. So all workers of a program start with the same files.
+A program whose text names a compiler is imported, constructed and called once on private inputs, under a shared lease;
+all its arms start with the compiled files. Only a failed import affects the verdict. A program that names nvcc, which
+takes longest, is first imported and constructed in a worker without GPU and lease, in which torch reports a GPU as
+available (`cudal1_worker.preload.pretend_gpu`). If the shared lease must give way, the program compiles the rest under
+its own exclusive lease.
 """
 
 from __future__ import annotations
@@ -26,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from cudal1_worker.compilers import COMPILED, UNSETTLED
 
-from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.pool import Pool, private_seed
@@ -74,11 +66,6 @@ def compiles_by_torch(source: str) -> bool:
     return _BY_TORCH.search(source) is not None
 
 
-def settled(snapshot: Path) -> bool:
-    """Return whether no compiler failed for a passing reason such as lack of memory; the next verdict retries those."""
-    return not (snapshot / COMPILED / UNSETTLED).exists()
-
-
 class Precompilations:
     """Precompiles programs. Several threads may call it."""
 
@@ -90,10 +77,7 @@ class Precompilations:
     def keep(self, case: Case, pool: Pool, hold: Hold | None = None) -> None:
         """Precompile a program that needs a compiler, for the next `take` of the same program and task.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            hold: The caller's hold of the device; by default a shared lease is taken.
+        By default a shared lease is taken.
         """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
@@ -108,10 +92,7 @@ class Precompilations:
     def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
         """Return a program's precompilation, which the caller then owns; None if there is none to use.
 
-        Args:
-            case: The candidate.
-            pool: Its task's pool.
-            leased: The caller holds the device, so nothing is precompiled now.
+        Nothing is precompiled now if the caller holds the device (`leased`).
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
@@ -133,13 +114,14 @@ class Precompilations:
     def _made(self, case: Case, pool: Pool, hold: Hold | None) -> Precompilation:
         """Precompile and put the files into the build store, unless the worker died or gave way.
 
-        A source that nvcc refused is stored, too, so that each later import fails at once.
+        A source that nvcc refused is stored, too, so that each later import fails at once. Nothing is stored where a
+        compiler failed for a passing reason such as lack of memory; the next verdict tries again.
         """
         began = time.perf_counter()
         made, whole = self._attempts(case, pool, hold)
         made = replace(made, seconds=time.perf_counter() - began)
-        refused = made.fault is not None and _NVCC_FAILED in made.fault.message
-        if whole and made.snapshot is not None and (made.fault is None or refused) and settled(made.snapshot):
+        final = made.fault is None or _NVCC_FAILED in made.fault.message
+        if whole and final and made.snapshot is not None and not (made.snapshot / COMPILED / UNSETTLED).exists():
             key = self._builder.key(case)
             if key is not None:
                 self._builder.store.keep(key, made.snapshot, made.note)
@@ -172,48 +154,31 @@ class Precompilations:
     def _tried(
         self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold, *, blind: bool = False
     ) -> Precompilation:
-        """Import a program, construct it, call it, then kill its worker. A blind worker, without GPU, makes no call."""
+        """Import a program, construct it, call it, then kill its worker. A blind worker, without GPU, makes no call.
+
+        If the call raises, the files are kept: the program may refuse these inputs, or other precompilations may have
+        taken the memory. Its own trial decides.
+        """
         arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
         hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
         kept: Path | None = None
-        note = ""
+        note, lost = "", False
         try:
             try:
                 arm.build(case.source)
             except Fault as error:
                 fault = error.plain()
-            if fault is None:
-                kept, note = self._compiled(arm, folder)
-            elif blind:
-                kept = self._kept_of(arm, folder)
+            else:
+                try:
+                    arm.precompile(private_seed())
+                except Fault as error:
+                    note, lost = error.message, error.status in _LOST
+            if not lost and (fault is None or blind):
+                with contextlib.suppress(Fault):  # for example killed for its memory
+                    arm.freeze()
+                    kept = self._builder.folders.keep(folder, arm.worker.pid)
         finally:
             arm.close()
             self._builder.folders.drop(folder)
         return Precompilation(fault, kept, stderr=arm.worker.log, note=note)
-
-    def _compiled(self, arm: Arm, folder: Path | None) -> tuple[Path | None, str]:
-        """Let an imported program compile the rest by a call.
-
-        If the program raises, its files are kept: the program may refuse these inputs, or other precompilations may
-        have taken the memory. Its own trial decides.
-
-        Returns:
-            Folder of the compiled files (None if the worker died or was late), and how the call failed.
-        """
-        note = ""
-        try:
-            arm.precompile(private_seed())
-        except Fault as fault:
-            note = fault.message
-            if fault.status in _LOST:
-                return None, note
-        return self._kept_of(arm, folder), note
-
-    def _kept_of(self, arm: Arm, folder: Path | None) -> Path | None:
-        """Freeze a worker and copy its compiled files; None if it is dead."""
-        try:
-            arm.freeze()
-        except Fault:  # for example killed for its memory
-            return None
-        return self._builder.folders.keep(folder, arm.worker.pid)

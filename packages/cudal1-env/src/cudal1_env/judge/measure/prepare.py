@@ -27,14 +27,8 @@ def construct(
 
     Before the first trial of an evaluation, the candidate is constructed and called once on inputs and weights drawn
     for it alone; messages may show its text until then. (Programs that compile were called so during precompilation.)
-    Afterwards its text is withheld, because the task's later candidates receive the same secrets.
-
-    Args:
-        case: The candidate, for the first trial's rule.
-        pool: The task's pool.
-        candidate: Its arm.
-        seen: Receives the mapping of state.
-        alone: Held during the call, in which a program may choose its fastest kernels.
+    Afterwards its text is withheld, because the task's later candidates receive the same secrets. `alone` is held
+    during the call, in which a program may choose its fastest kernels.
     """
     if not seen.trials and case.role == "candidate" and not compiles(case.source):
         candidate.construct(private_seed())

@@ -64,14 +64,8 @@ def measured(
 ) -> Evaluation:
     """Return the record of a correct, timed candidate.
 
-    Args:
-        built: The candidate.
-        seen: Its measurements.
-        speedup: The speedup that the record states.
-        counted_low: Lower end of the interval with the smaller reference time of each trial; rewards use it.
-        roofline: The task's memory-bandwidth bound, if known.
-        constant_ms: Time to write the parts of the outputs that recur with other inputs.
-        doubts: Why correct outputs do not prove that all work was done.
+    The record states `speedup`. Rewards use `counted_low`, the lower end with the smaller reference time of each trial.
+    `constant_ms` is the time to write the parts of the outputs that recur with other inputs.
     """
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
     # Use the counted reference time: a slowed reference must not make the overhead look small.

@@ -16,7 +16,7 @@ from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import Array, Expected
-from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
+from cudal1_env.judge.oracle.state import Entry, parse_state
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
 
@@ -162,7 +162,7 @@ class OracleClient:
                 tuple(answer["seeded"]),
                 tuple(answer["changed"]),
             )
-            self.rest()
+            self.ask("rest")
         except BaseException:
             self.close()
             raise
@@ -192,39 +192,12 @@ class OracleClient:
         self.ask("write")
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
-    def fingerprints(self, seed: int) -> Fingerprints:
-        """Return fingerprints of the state that the reference's constructor makes under a seed."""
-        return parse_fingerprints(self.ask("fingerprints", seed=seed)["fingerprints"])
-
-    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> None:
-        """Let the oracle estimate the reference's typical errors; call it before the first `make`.
-
-        Args:
-            seeds: Seeds of the inputs to estimate them on.
-            limits: Factor, floor and minimum tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
-        """
-        self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
-
-    def recurrence(self, seeds: Sequence[int]) -> tuple[list[float], list[int], list[int]]:
-        """Measure how much of inputs and outputs recurs between input sets (`cudal1_worker.oracle.recurrence`).
-
-        Returns:
-            For each output, the bytes to move for its recurring parts over its own bytes; positions of inputs with
-            recurring parts; positions of outputs that are the same in all sets.
-        """
-        told = self.ask("recurrence", seeds=list(seeds))
-        return (
-            [float(share) for share in told["outputs"]],
-            list(map(int, told["inputs"])),
-            list(map(int, told["fixed"])),
-        )
-
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with answers and tolerances, at most `max_at_once` at a time."""
         answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
-        made = self.ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self._answer_bytes)
+        made = self.ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self.answer_bytes)
         return [
             self._raw(one, block[stride * number : stride * (number + 1)], reports, bulks)
             for number, (one, reports, bulks) in enumerate(zip(sets, made["reports"], made["bulks"], strict=True))
@@ -233,7 +206,7 @@ class OracleClient:
     def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]], bulks: list[float | None]) -> RawSet:
         """Return a set from its memory layout; see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
-        offset = self.io_spec.input_bytes + self._answer_bytes
+        offset = self.io_spec.input_bytes + self.answer_bytes
         for out, positions in zip(self.io_spec.outputs, one.positions, strict=True):
             size = out.limit_bytes * (out.size if one.whole else positions.size)
             raw = data[offset : offset + size]
@@ -243,7 +216,8 @@ class OracleClient:
         return RawSet(self._device.copy(data[: self.io_spec.input_bytes]), self._answers(data), limits, reports, bulks)
 
     @property
-    def _answer_bytes(self) -> int:
+    def answer_bytes(self) -> int:
+        """Size of a set's whole answers."""
         return 8 * sum(out.size for out in self.io_spec.outputs)
 
     def draw(self, seed: int) -> Array:
@@ -265,7 +239,7 @@ class OracleClient:
     def set_bytes(self) -> int:
         """Memory of a set with whole answers and limits."""
         limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.io_spec.outputs)
-        return -(-(self.io_spec.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
+        return -(-(self.io_spec.input_bytes + self.answer_bytes + limits) // _PAGE) * _PAGE
 
     def faulty(self, **asked: Any) -> tuple[list[Array], str]:
         """Run the reference with a fault on one input set, for the task gate.
@@ -279,7 +253,7 @@ class OracleClient:
         """
         block = self._memory(self.set_bytes)
         begins = self.io_spec.input_bytes
-        answer = self.ask("faulty", answers_at=begins, answer_bytes=self._answer_bytes, **asked)
+        answer = self.ask("faulty", answers_at=begins, answer_bytes=self.answer_bytes, **asked)
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
 
     def _answers(self, data: Array) -> list[Array]:
@@ -291,14 +265,6 @@ class OracleClient:
             answers.append(self._device.view(raw, "float64" if out.floating else "int64"))
             offset += 8 * out.size
         return answers
-
-    def rest(self) -> None:
-        """Let the oracle free cached memory."""
-        self.ask("rest")
-
-    def held_bytes(self) -> int:
-        """Return the GPU memory that the oracle's process reports to hold."""
-        return int(self.ask("held")["bytes"])
 
     def _memory(self, size_bytes: int) -> Array:
         """Return memory of the judge that the oracle can write, of at least `size_bytes`."""

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
 
-Floats = npt.NDArray[np.float64]
 _PIECE = 1 << 24
 """Elements compared at a time."""
 

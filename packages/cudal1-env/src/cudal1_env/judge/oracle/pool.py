@@ -28,8 +28,8 @@ from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, RawSet, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
-from cudal1_env.judge.oracle.sets import InputSet
-from cudal1_env.judge.oracle.state import Fingerprints
+from cudal1_env.judge.oracle.samples import InputSet
+from cudal1_env.judge.oracle.state import Fingerprints, parse_fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
 
@@ -181,7 +181,8 @@ class Pool:
         """Return fingerprints of the state that the reference's constructor makes under this pool's seed."""
         with self._lock:
             if self._fingerprints is None:
-                self._fingerprints = self.oracle.fingerprints(self.construct_seed)
+                told = self.oracle.ask("fingerprints", seed=self.construct_seed)
+                self._fingerprints = parse_fingerprints(told["fingerprints"])
             return self._fingerprints
 
     @property
@@ -231,7 +232,8 @@ class Pool:
         with self._lock:
             if self._recurrence is None:
                 seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
-                self._recurrence = self.oracle.recurrence(seeds)
+                told = self.oracle.ask("recurrence", seeds=seeds)
+                self._recurrence = told["outputs"], told["inputs"], told["fixed"]
         shares, places, fixed = self._recurrence
         pairs = zip(shares, self.io_spec.outputs, strict=True)
         return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places, fixed
@@ -334,7 +336,7 @@ class Pool:
         Freeing it and taking it again takes a tenth of a second and more on a GPU.
         """
         if not self.device.is_roomy():
-            self.oracle.rest()
+            self.oracle.ask("rest")
             self.device.trim()
 
     def fit(self, free_bytes: int | None, held: int = 0) -> None:
@@ -359,7 +361,8 @@ class Pool:
         """Estimate the reference's errors, and find which input distributions the reference supports."""
         outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
-        self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
+        seeds = [self.secrets.number("probe", number) for number in range(_PROBES)]
+        self.oracle.ask("probe", seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
             request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)
@@ -382,24 +385,19 @@ class Pool:
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
         names = [name if name in self._reference_error else "own" for name in names]
         drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
-        made = self._tried(drafts)
-        again = [one.index for one, reason in made if reason and one.distribution != "own"]
+        try:
+            made = self._finished(drafts)
+            again = [one.index for one, reason in made if reason and one.distribution != "own"]
+        except RaisedError:  # not every matrix has a factorisation
+            if len(indices) > 1:
+                return [one for index in indices for one in self._make([index])]
+            if names == ["own"]:
+                raise
+            made, again = [], indices
         made = [(one, reason) for one, reason in made if one.index not in again]
         for index in again:
             made += self._finished([self._draft(index, "own")])
         return [one for one, _ in made]
-
-    def _tried(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets; where the reference raises (not every matrix has a factorisation), draw from the task's own."""
-        try:
-            return self._finished(drafts)
-        except RaisedError:
-            if len(drafts) > 1:
-                return [one for draft in drafts for one in self._tried([draft])]
-            ((index, request),) = drafts
-            if request.distribution == "own":
-                raise
-            return self._finished([self._draft(index, "own")])
 
     def _widened(self, index: int, distribution: str) -> tuple[Answer, ...]:
         """Return the answers of a set with tolerances that also count the reference's errors on moved inputs."""
@@ -451,13 +449,9 @@ class Pool:
         own: list[float] | None,
     ) -> Answer:
         """Return the answer of an output from the elements read; `own` is the reference error if known."""
-        out, report = self.io_spec.outputs[place], raw.reports[place]
-        scale = report["scale"] if out.floating else 1.0
-        error = (
-            (report["reference_error"] / scale if scale > 0 else 0.0)
-            if out.floating
-            else report["mismatches"] / out.size
-        )
+        report = raw.reports[place]
+        scale = report["scale"]
+        error = report["reference_error"] / scale if scale > 0 else 0.0
         values, limits = next(taken), next(taken)
         return Answer(
             request.positions[place],

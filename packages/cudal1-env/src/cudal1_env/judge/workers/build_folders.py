@@ -52,11 +52,9 @@ class BuildFolders:
         return folder, folder
 
     def keep(self, folder: Path | None, pid: int) -> Path:
-        """Return a copy of a worker's build folder that no worker can write to.
+        """Return a copy of a frozen worker's build folder that no worker can write to.
 
-        Args:
-            folder: The folder on the host; None if it is in the worker's own file system.
-            pid: The frozen worker.
+        Without a `folder` on the host, it is in the worker's own file system.
         """
         kept = self.empty()
         source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
@@ -95,11 +93,8 @@ def remove(folder: Path) -> None:
 def copy_plain(source: Path, target: Path) -> None:
     """Copy only regular files and folders, with times and permissions.
 
-    Entries beyond a total size, number or depth are skipped; the program builds them again.
-
-    Args:
-        source: A folder written by an untrusted process, which no longer writes.
-        target: An empty folder.
+    An untrusted process wrote the source, and no longer writes. Entries beyond a total size, number or depth are
+    skipped; the program builds them again.
     """
     left, entries = _MAX_BYTES, 0
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):

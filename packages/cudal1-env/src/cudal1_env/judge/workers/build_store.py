@@ -14,7 +14,6 @@ import hashlib
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +30,6 @@ _MANIFEST = "manifest.json"
 _FILES = "files"
 _LARGEST_SHARE = 0.25
 """Maximum size of an entry, as a share of the store."""
-_LOOK_SHARE = 0.05
-"""The judge recounts the store after writing more than this share of it."""
 
 
 class BuildKey(BaseModel):
@@ -82,8 +79,6 @@ class BuildStore:
     def __init__(self, max_bytes: int, folder: Path | None = None) -> None:
         self.max_bytes = max_bytes
         self.folder = folder or cache_folder() / "builds"
-        self._unseen_bytes = float(max_bytes)
-        """Bytes written since the last count of all entries."""
 
     def find(self, key: BuildKey, target: Path) -> str | None:
         """Copy an entry to `target`.
@@ -123,9 +118,8 @@ class BuildStore:
                 return
             remove_abandoned(self.folder, _ASIDE, remove)
             remove_abandoned(self.folder, _GONE, remove)
-            self._unseen_bytes += self._write(key, snapshot, note)
-            if self._unseen_bytes > _LOOK_SHARE * self.max_bytes:
-                self._evict()
+            self._write(key, snapshot, note)
+            self._evict()
 
     def _is_own(self) -> bool:
         """Return whether only this user can write to the folder."""
@@ -135,7 +129,7 @@ class BuildStore:
             return False
         return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
-    def _write(self, key: BuildKey, snapshot: Path, note: str) -> int:
+    def _write(self, key: BuildKey, snapshot: Path, note: str) -> None:
         aside, lock = make_owned(self.folder, _ASIDE)
         try:
             (aside / _FILES).mkdir()
@@ -143,10 +137,9 @@ class BuildStore:
             sha256, size_bytes = _digest(aside / _FILES)
             if size_bytes > _LARGEST_SHARE * self.max_bytes:
                 remove(aside)
-                return 0
+                return
             (aside / _MANIFEST).write_text(_Manifest(key=key, note=note, sha256=sha256).model_dump_json())
             os.rename(aside, self.folder / key.name)  # fails where another judge was faster
-            return size_bytes
         except OSError:
             remove(aside)
             raise
@@ -154,11 +147,9 @@ class BuildStore:
             os.close(lock)
 
     def _evict(self) -> None:
-        """Remove the least recently used entries until the rest fit, with room for the writes until the next count."""
-        self._unseen_bytes = 0.0
-        entries = sorted(self._entries(), reverse=True)
-        left = (1.0 - _LOOK_SHARE) * self.max_bytes
-        for _, size_bytes, entry in entries:
+        """Remove the least recently used entries until the rest fit."""
+        left = self.max_bytes
+        for _, size_bytes, entry in sorted(self._entries(), reverse=True):
             left -= size_bytes
             if left < 0:
                 self._remove(entry)
@@ -172,9 +163,6 @@ class BuildStore:
                 used_ns = (entry / _MANIFEST).stat().st_mtime_ns
                 found = [path.lstat() for path in entry.rglob("*")]
             except FileNotFoundError:
-                with contextlib.suppress(FileNotFoundError):
-                    if time.time() - entry.lstat().st_mtime > 60.0:  # not an entry, and none is being written
-                        self._remove(entry)
                 continue
             yield used_ns, sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)), entry
 

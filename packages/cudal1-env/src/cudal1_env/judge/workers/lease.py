@@ -124,11 +124,7 @@ class Hold:
         self._lock = threading.Lock()
 
     def kills(self, stop: Callable[[], None]) -> None:
-        """Register a worker to kill when this hold gives way.
-
-        Args:
-            stop: Kills the worker; called from another thread, or at once if the hold has already given way.
-        """
+        """Register what kills a worker: called from another thread when this hold gives way, or at once if it has."""
         with self._lock:
             self._stops.append(stop)
             late = self.gave_way
@@ -157,14 +153,12 @@ def sharing(*names: str) -> Generator[tuple[Hold, float]]:
     hold, done = Hold(), threading.Event()
     with lease(*names, shared=True) as waited:
         watcher = threading.Thread(target=_watch, args=(names, hold, done), daemon=True)
-        if names:
-            watcher.start()
+        watcher.start()
         try:
             yield hold, waited
         finally:
             done.set()
-            if names:
-                watcher.join()
+            watcher.join()
 
 
 def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:

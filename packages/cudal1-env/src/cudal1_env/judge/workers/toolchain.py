@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -40,15 +39,6 @@ def _version(package: str) -> str:
         return f"{package}: none"
 
 
-def _headers() -> str:
-    """Return path and modification time of torch's headers: ninja rebuilds files older than a header."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return "torch: none"
-    header = Path(found.origin).parent / "include" / "torch" / "extension.h"
-    return f"{header} {header.stat().st_mtime_ns if header.exists() else 'none'}"
-
-
 def _scripts() -> str:
     """Return a hash of this project's own compiler wrappers."""
     whole = hashlib.sha256()
@@ -60,10 +50,7 @@ def _scripts() -> str:
 
 def cpu_features() -> str:
     """Return the CPU's model and features, on which `-march=native` depends."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     named = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
     return " ".join(value.strip() for name, value in named.items() if name.strip() in ("model name", "flags"))
 
@@ -74,8 +61,8 @@ def toolchain(environment: Mapping[str, str]) -> str:
     nvcc = os.path.join(home, "bin", "nvcc") if home else "nvcc"
     parts = [
         sys.version,
+        sys.prefix,
         platform.platform(),
-        _headers(),
         _scripts(),
         *(_version(package) for package in _PACKAGES),
         *(_said(environment.get(name, default), "--version") for name, default in (("CC", "cc"), ("CXX", "c++"))),

@@ -292,7 +292,7 @@ class Worker:
             return True
 
     def start_kill(self) -> None:
-        """Send SIGKILL to the worker and all its processes without waiting; see `confirm_dead`."""
+        """Send SIGKILL to the worker and all its processes without waiting; see `kill`."""
         if not self._dying:
             # The death of process 1 of a pid namespace kills the whole namespace.
             others = [] if "pid-namespace" in self.layers else self.other_processes()
@@ -312,23 +312,19 @@ class Worker:
             if self._open:
                 self.start_kill()
 
-    def confirm_dead(self, timeout_s: float = _DEATH_S) -> None:
-        """Wait until all processes killed by `start_kill` are dead and the device driver has released them.
+    def kill(self, timeout_s: float = _DEATH_S) -> None:
+        """Kill the worker with all its processes; wait until they are dead and the device driver has released them.
 
         Raises:
             MachineError: A process does not die in time.
         """
+        self.start_kill()
         deadline = time.monotonic() + timeout_s
         if not all(_readable(fd, max(0.0, deadline - time.monotonic())) for fd in self._dying):
             raise MachineError(
                 f"worker {self.pid} did not die within {timeout_s:g} s of SIGKILL: one of its tasks hangs inside the "
                 "kernel; restart the machine, or use another GPU"
             )
-
-    def kill(self) -> None:
-        """Kill the worker with all its processes and wait for their death (see `confirm_dead`)."""
-        self.start_kill()
-        self.confirm_dead()
 
     def end(self) -> dict[str, Any]:
         """Kill what remains of the worker; return how it ended.

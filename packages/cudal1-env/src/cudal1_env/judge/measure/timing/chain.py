@@ -28,8 +28,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.device.base import Output, Staging
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.oracle.numerics import Comparison
-from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
-from cudal1_env.judge.oracle.sets import InputSet, are_correct
+from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, chosen_samples, whole_samples
 
 if TYPE_CHECKING:
     from cudal1_env.judge.measure.arm import Arm
@@ -122,18 +121,19 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
 def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
     """Make calls; return the nanoseconds from the first release to the last read. Nothing else is on the clock."""
     chained, now = arm.device.chained, time.perf_counter_ns
-    began = ended = now()
-    for link in links:
-        turn = arm.go(link.key)  # the ready word, last
-        if not chained:
-            arm.thaw()
-        page = arm.wait_for(turn)  # the done word
-        if not chained:
-            arm.freeze()
-            link.stopped_ns = now()
-        link.outputs = arm.outputs(page)
-        link.data = arm.read(link.plan, link.on_clock, link.outputs)
-        link.read_ns = ended = now()
+    with arm.contract():
+        began = ended = now()
+        for link in links:
+            turn = arm.go(link.key)  # the ready word, last
+            if not chained:
+                arm.thaw()
+            page = arm.wait_for(turn)  # the done word
+            if not chained:
+                arm.freeze()
+                link.stopped_ns = now()
+            link.outputs = arm.outputs(page)
+            link.data = arm.read(link.plan, link.on_clock, link.outputs)
+            link.read_ns = ended = now()
     return ended - began
 
 

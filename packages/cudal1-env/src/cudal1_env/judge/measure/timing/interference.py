@@ -26,12 +26,9 @@ class Alone:
 
 
 def alone(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> Alone:
-    """Compare trimmed means of the log latencies, as speedups do. The errors are those of the samples alone.
+    """Compare the reference alone with itself in pairs (`beside_ms`), by trimmed means of the log latencies.
 
-    Args:
-        beside_ms: The reference's latencies in pairs.
-        before_ms: Its latencies alone, before the pairs.
-        after_ms: Its latencies alone, after the candidate's death.
+    The errors are those of the samples alone.
     """
     beside, _ = _trimmed(beside_ms)
     before, after = ((middle - beside, error) for middle, error in map(_trimmed, (before_ms, after_ms)))

@@ -39,11 +39,7 @@ class Overhead:
 
 
 def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:
-    """Return the overhead estimated from empty calls of the reference.
-
-    Args:
-        empty_ms: Durations of empty calls, by the judge's clock.
-        reading_ms: Part of each in which the judge read from the frozen worker; zeros on a GPU.
+    """Return the overhead estimated from empty calls of the reference, and the judge's reading in each.
 
     >>> estimate_overhead([0.5, 0.75, 1.0], [0.25, 0.25, 0.5])
     Overhead(call_ms=0.75, stealable_ms=0.5, spread_ms=0.25)

@@ -22,7 +22,7 @@ from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
 from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
 from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import TrialSamples
 
@@ -37,8 +37,6 @@ _OVERHEAD_ALLOWANCE = 1.25
 FIRST_PAIRS = 8
 MORE_PAIRS = 6
 """Pairs whose input sets are made before the first pair, and each time those are used up; interim looks are there."""
-_LONG_MS = 10.0
-"""If calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _CALLS_TO_WHOLE = 6.0
 """A chain of at most this many calls ends at the first set that is compared whole. A chain of at most n > 6 calls ends
 at each such set with probability 6 / n, so chains of at most 16 have some eight calls."""
@@ -182,12 +180,7 @@ class Trial:
     """Sets of the candidate's last sample; the reference's next one has the same."""
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` returns true or the trial is full, then kill the candidate and time the reference.
-
-        Args:
-            reference_s: Rough latency of a call of the reference, in seconds.
-            enough: Called with the samples after each pair.
-        """
+        """Measure until `enough` accepts the samples or the trial is full; kill the candidate, time the reference."""
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
         ready = min(FIRST_PAIRS, self.sizes.pairs)
@@ -202,7 +195,7 @@ class Trial:
         self._settle(first)
         pairs, states = self._pairs(ready, enough)
         self.candidate.close()
-        after = self._alone(first, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
+        after = self._alone(first, ALONE_AFTER)
         empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
         samples = pairs.net(reference_share([alone(*empty_ms)], allowed=_OVERHEAD_ALLOWANCE))
         overhead = overhead_of(pairs.reference)

@@ -24,7 +24,7 @@ from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
-from cudal1_env.judge.oracle.sets import InputSet
+from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
@@ -168,14 +168,7 @@ class Trials:
     def _construct_reference(
         self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object] = UNSHARED
     ) -> None:
-        """Construct the reference's model and call it, so that it takes its memory.
-
-        Args:
-            pool: The task's pool.
-            reference: Its arm.
-            sets: Inputs of the calls.
-            alone: Held during each call.
-        """
+        """Construct the reference's model and call it while `alone` is held, so that it takes its memory."""
         with of_reference(pool):
             reference.build(pool.task.source)
             reference.construct(pool.construct_seed)
