@@ -319,7 +319,8 @@ class Judge:
         self._pools.allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            return self._measure(Built(again), pool)
+            alone = Built(again)
+            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 
