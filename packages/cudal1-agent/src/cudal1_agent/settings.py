@@ -133,7 +133,7 @@ class SftSettings(Frozen):
     evaluation, the others that of stage 3."""
     trl: Table = Field(
         default={
-            "max_steps": 900,
+            "max_steps": 780,
             "per_device_train_batch_size": 4,
             "learning_rate": 2e-3,
             "lr_scheduler_type": "linear",
@@ -212,7 +212,7 @@ class ContrastSettings(Frozen):
     and template programs are measured. 0 measures none."""
     seed_buckets: int = Field(default=3, ge=1)
     """Score buckets that these programs fill, if the known programs can."""
-    tasks: int | None = Field(default=6, ge=1)
+    tasks: int | None = Field(default=5, ge=1)
     """Number of training tasks that this stage uses, at equal distances in the suite; None, or a larger number than
     there are, uses all. Before the first step, `seed_programs` programs of each are measured."""
     reward: Literal["speedup", "log", "milestone"] = "log"
@@ -265,7 +265,7 @@ class EvaluationSettings(Frozen):
     """Number of training tasks evaluated, at equal distances in the suite; None evaluates all."""
     held_out_sizes: int | None = Field(default=6, ge=0)
     """Number of held-out sizes of training tasks (a) evaluated, at equal distances; None evaluates all."""
-    held_out_tasks: int | None = Field(default=None, ge=0)
+    held_out_tasks: int | None = Field(default=3, ge=0)
     """Number of held-out tasks (b) evaluated, at equal distances; None evaluates all."""
     reuse: bool = True
     """Look up a program that this run has already judged on the same task and machine instead of measuring it again.
