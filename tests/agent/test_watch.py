@@ -43,7 +43,7 @@ def test_a_view_follows_a_run_line_by_line(tmp_path: Path) -> None:
         for number in range(1, 4):
             folder.metrics.append(step(number))
             run.update()
-            assert f"sft, step {number} of 900" in picture(run)
+            assert f"sft, step {number} of 780" in picture(run)
         folder.archive.add_all([evaluation(TASK, "a = 1", 2.5), evaluation(TASK, "b = 1", None)])
         spent = {"generating_s": 1.0, "judging_s": 3.0, "learning_s": 4.0, "waiting_s": 0.0}
         folder.metrics.append({"event": "time", "stage": "sft", "step": 3, **spent})

@@ -83,7 +83,7 @@ def triton_kernel(
             rows, or a tensor is too large.
     """
     kernel.check_places()
-    if not kernel.trailing and any(leaf.strides and leaf.strides[-1] > 1 for leaf in kernel.leaves):
+    if not kernel.trailing and any(leaf.kind == "input" and leaf.strides for leaf in kernel.leaves):
         return _tiles(kernel, name, block=block, warps=warps, stages=stages)
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
