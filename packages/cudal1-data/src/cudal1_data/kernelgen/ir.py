@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -177,6 +178,13 @@ def contiguous(dims: Dims) -> Dims:
     (15, 5, 1)
     """
     return tuple(math.prod(dims[place + 1 :]) for place in range(len(dims)))
+
+
+def with_operands(node: Node, known: Mapping[int, Node]) -> Node:
+    """Return a node with its operands replaced by those known for their `id`s; the node itself if all are the same."""
+    operands = tuple(known[id(one)] for one in node.operands)
+    same = all(old is new for old, new in zip(node.operands, operands, strict=True))
+    return node if same else replace(node, operands=operands)
 
 
 def walk(*roots: Node) -> list[Node]:

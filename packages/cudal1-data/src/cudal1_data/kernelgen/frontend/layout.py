@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from cudal1_data.kernelgen.ir import Dims, Node, contiguous, walk
+from cudal1_data.kernelgen.ir import Dims, Node, contiguous, walk, with_operands
 from cudal1_data.kernelgen.sizes import host_text
 
 _LAYOUT = re.compile(r"\{0\}\.(reshape|contiguous|permute|unsqueeze)\(")
@@ -86,12 +86,10 @@ def merged(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     known: dict[int, Node] = {}
     first: dict[object, Node] = {}
     for one in order:
-        operands = tuple(known[id(each)] for each in one.operands)
-        same = all(old is new for old, new in zip(one.operands, operands, strict=True))
-        new = one if same else replace(one, operands=operands)
+        new = with_operands(one, known)
         if one.fusable or (one.kind == "opaque" and _LAYOUT.match(one.text)):
             facts = (one.kind, one.dims, one.text, one.expression, one.how, one.trailing, one.keepdim, one.dtype)
-            new = first.setdefault((facts, one.strides, one.pace, tuple(map(id, operands))), new)
+            new = first.setdefault((facts, one.strides, one.pace, tuple(map(id, new.operands))), new)
         known[id(one)] = new
     return tuple(known[id(root)] for root in roots)
 

@@ -17,7 +17,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, shapes
 from cudal1_data.kernelgen.frontend.layout import rewritten
 from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, contiguous, joined_pieces, walk
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, contiguous, joined_pieces, walk, with_operands
 from cudal1_data.kernelgen.sizes import host_text
 
 _EXPANDED = re.compile(r"\{0\}\.expand\(")
@@ -215,13 +215,11 @@ def sunk(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     uses = Counter(id(one) for one in (*roots, *(operand for node in order for operand in node.operands)))
     known: dict[int, Node] = {}
     for one in order:
-        operands = tuple(known[id(each)] for each in one.operands)
-        same = all(old is new for old, new in zip(one.operands, operands, strict=True))
-        new = one if same else replace(one, operands=operands)
-        alone = one.kind == "pointwise" and len(operands) == 1 and uses[id(one.operands[0])] == 1
-        if alone and _is_made(operands[0]):
-            parts = tuple(_below(one, part) for part in operands[0].operands)
-            new = replace(operands[0], operands=parts, dtype=one.dtype)
+        new = with_operands(one, known)
+        alone = one.kind == "pointwise" and len(one.operands) == 1 and uses[id(one.operands[0])] == 1
+        if alone and _is_made(joined := new.operands[0]):
+            parts = tuple(_below(one, part) for part in joined.operands)
+            new = replace(joined, operands=parts, dtype=one.dtype)
         known[id(one)] = new
     return tuple(known[id(root)] for root in roots)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cudal1_data.kernelgen.frontend.counts import recounted
 from cudal1_data.kernelgen.frontend.layout import reshaped
-from cudal1_data.kernelgen.ir import Dims, Node, walk
+from cudal1_data.kernelgen.ir import Dims, Node, walk, with_operands
 
 _VIEW = re.compile(r"\{0\}\.(?:reshape|view|flatten|unflatten|squeeze|unsqueeze)\(|torch\.(?:flatten|reshape)\(\{0\}")
 
@@ -29,9 +29,7 @@ def without_views_between(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     uses = Counter(id(one) for one in (*roots, *(operand for node in order for operand in node.operands)))
     known: dict[int, Node] = {}
     for one in order:
-        operands = tuple(known[id(each)] for each in one.operands)
-        same = all(old is new for old, new in zip(one.operands, operands, strict=True))
-        new = one if same else replace(one, operands=operands)
+        new = with_operands(one, known)
         if _is_view(new):
             source = new.operands[0]
             if _is_view(source):
