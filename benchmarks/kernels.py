@@ -109,12 +109,16 @@ def tensors(value: object) -> list[torch.Tensor]:
 def measure(
     task: Task, programs: int, known: set[str], machine: dict[str, float], device: str, backends: Sequence[Backend]
 ) -> Iterable[dict[str, Any]]:
-    """Yield a task's lines that are not known yet: its reference first, then programs."""
+    """Yield a task's lines that are not known yet: its reference first, then programs. Without programs, yield none."""
+    pairs = (pair for pair in render(task, 0, backends=backends) if device == "cuda" or not pair.needs_gpu)
+    if not (chosen := list(islice(pairs, programs))):
+        return
     with TemporaryDirectory() as folder, torch.no_grad():
         given = loaded(task.source, Path(folder))
         torch.manual_seed(0)
         model = given.Model(*given.get_init_inputs()).to(device)
-        inputs = [one.to(device) if isinstance(one, torch.Tensor) else one for one in given.get_inputs()]
+        with torch.device(device):
+            inputs = [one.to(device) if isinstance(one, torch.Tensor) else one for one in given.get_inputs()]
         with FlopCounterMode(display=False) as counter:
             wanted = tensors(model(*inputs))
         half = any(one.dtype in (torch.float16, torch.bfloat16) for one in tensors(inputs))
@@ -131,8 +135,7 @@ def measure(
             times = {"eager_ms": time_ms(lambda: model(*inputs), device)}
             times["compile_ms"] = time_ms(lambda: compiled(*inputs), device)
             yield {"kind": "reference", "key": f"{task.id} eager", **head, **times, "ideal_ms": ideal}
-        pairs = (pair for pair in render(task, 0, backends=backends) if device == "cuda" or not pair.needs_gpu)
-        for pair in islice(pairs, programs):
+        for pair in chosen:
             key = f"{task.id} {pair.source_sha256}"
             if key in known:
                 continue

@@ -126,6 +126,9 @@ def test_a_captured_graph_is_judged_correct(judge: Judge) -> None:
 def test_a_dead_worker_gives_its_memory_back(judge: Judge) -> None:
     task = load_task("starter/softplus_mish", device="cuda")
     judge.evaluate(task, as_candidate(task))
-    before = judge.device._nvml.used_bytes()  # type: ignore[attr-defined]
-    judge.evaluate(task, forward("self.hog = torch.empty(8 << 30, dtype=torch.uint8, device='cuda'); return x.clone()"))
-    assert judge.device._nvml.used_bytes() < before + (256 << 20)  # type: ignore[attr-defined]
+    before, hog = judge.device.held(), "self.hog = torch.empty(8 << 30, dtype=torch.uint8, device='cuda')"
+    judge.evaluate(task, forward(f"{hog}; return x.clone()"))
+    after = judge.device.held()
+    assert before is not None
+    assert after is not None
+    assert after.beyond(before) < 256 << 20

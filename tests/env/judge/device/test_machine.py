@@ -21,10 +21,8 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
-from cudal1_env.judge.measure import headroom
-from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.headroom import Headroom, headroom_missing
+from cudal1_env.judge.measure.headroom import memory_missing, usual_memory
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.stats import DEFAULT_SPREAD
 from cudal1_worker.sandbox import Spec
@@ -45,6 +43,7 @@ ADD = Task(
 )
 RIGHT = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
 FAILS = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        raise ValueError('no')\n"
+ENDS = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        import os\n        os._exit(0)\n"
 
 WHOLE = GpuFacts(
     name="NVIDIA H200",
@@ -185,10 +184,10 @@ def test_what_the_device_itself_raises_is_the_machines_fault(judge: Judge, monke
 # --- room for the judge --------------------------------------------------------------------------------------------
 
 
-@given(BYTES, BYTES)
-def test_a_candidate_that_leaves_half_or_four_gibibytes_is_accepted(before: int, left: int) -> None:
-    text = headroom_missing(before, left)
-    assert (text is None) == (left >= min(4 * GIB, before // 2))
+@given(BYTES, st.none() | BYTES, BYTES)
+def test_only_a_candidate_that_holds_the_missing_memory_is_to_blame(free: int, held: int | None, needs: int) -> None:
+    text = memory_missing(free, held, usual_memory(needs))
+    assert (text is None) == (free >= 4 * GIB or (held is not None and held <= 2 * GIB + 3 * needs))
 
 
 def evaluate_with_free(
@@ -204,26 +203,14 @@ def evaluate_with_free(
 def test_a_candidate_that_takes_the_device_for_itself_is_out_of_memory(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = itertools.chain([100 * GIB, 100 * GIB], itertools.repeat(GIB))
-    one = evaluate_with_free(judge, monkeypatch, free)
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: 75 * GIB)
+    one = evaluate_with_free(judge, monkeypatch, itertools.repeat(GIB))
     assert one.status is Status.OUT_OF_MEMORY
-    assert "leaves 1 GiB of 100 GiB of free GPU memory; judge and reference need 4 GiB" in one.message
+    assert "holds 75 GiB of GPU memory and leaves 1 GiB of it free; judge and reference need 4 GiB" in one.message
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: GIB)
+    assert evaluate_with_free(judge, monkeypatch, itertools.repeat(GIB)).status is Status.CORRECT
     monkeypatch.undo()
     assert evaluate_with_free(judge, monkeypatch, itertools.repeat(100 * GIB)).status is Status.CORRECT
-
-
-def test_memory_that_the_judge_takes_meanwhile_is_no_excuse_for_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge takes the candidate's arenas before its constructor runs: what is left then is what must be left."""
-    free = iter([80 * GIB, GIB, 20 * GIB, 2 * GIB])
-    own = iter([50 * GIB, 60 * GIB, 0, 17 * GIB])
-    device = CpuDevice(None)
-    monkeypatch.setattr(device, "free_bytes", lambda: next(free))
-    monkeypatch.setattr(device, "own_bytes", lambda: next(own))
-    hogged = Headroom(device)
-    with pytest.raises(Fault, match="leaves 1 GiB of 70 GiB"):
-        hogged.check()
-    filled = Headroom(device)
-    filled.check()  # one GiB is the candidate's, of the three that the judge left it
 
 
 def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(
@@ -239,42 +226,39 @@ def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(
 
 
 @pytest.mark.parametrize(("held", "blamed"), [(50 * GIB, True), (GIB, False)])
-def test_a_program_that_leaves_no_memory_for_itself_is_to_blame(
+def test_a_program_that_leaves_no_memory_for_the_reference_is_to_blame(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, *, held: int, blamed: bool
 ) -> None:
-    """Whichever arm is second has no room; without the program, the reference has."""
-
     class Full(RuntimeError):
         pass
 
-    alive = False
-    close, memory = Arm.close, CpuDevice.memory
+    def full(self: CpuDevice, *needs: Any) -> Any:
+        raise Full("out of memory")
 
-    def closed(self: Arm) -> None:
-        nonlocal alive
-        alive = alive and self.wanted == "Model"
-        close(self)
-
-    def full_for_the_second(self: CpuDevice, *needs: Any) -> Any:
-        nonlocal alive
-        if alive:
-            raise Full("out of memory")
-        alive = True
-        return memory(self, *needs)
-
-    monkeypatch.setattr(headroom, "_BLAME_PAUSE_S", 0.0)
+    judge.evaluate(ADD, RIGHT)
     monkeypatch.setattr(CpuDevice, "faults", (Full,))
     monkeypatch.setattr(CpuDevice, "out_of_room", lambda self, error: isinstance(error, Full))
-    monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 60 * GIB - alive * held)
-    monkeypatch.setattr(CpuDevice, "memory", full_for_the_second)
-    monkeypatch.setattr(Arm, "close", closed)
+    monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 0)
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: held)
+    monkeypatch.setattr(CpuDevice, "memory", full)
     if blamed:
         one = judge.evaluate(ADD, RIGHT)
         assert one.status is Status.OUT_OF_MEMORY
-        assert "the reference works only without it" in one.message
+        assert "holds 50 GiB of GPU memory and leaves 0 GiB" in one.message
     else:
         with pytest.raises(TooLargeError):
             judge.evaluate(ADD, RIGHT)
+
+
+@pytest.mark.slow
+def test_a_program_that_takes_the_memory_and_ends_does_not_make_its_task_unusable(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raised(self: Trials, *args: Any) -> None:
+        raise TooLargeError("the reference failed: out of memory")
+
+    monkeypatch.setattr(Trials, "_construct_reference", raised)
+    assert judge.evaluate(ADD, ENDS).status is Status.CRASH
 
 
 # --- doctor --------------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
+from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.headroom import Headroom
+from cudal1_env.judge.measure.headroom import check_memory
+from cudal1_env.judge.measure.timing import trials
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.records import Status
 from doubles.judges import QUICK
@@ -28,13 +30,12 @@ def test_sets_of_a_further_candidate_are_made_ahead(judge: Judge, monkeypatch: p
     first = judge.evaluate(TASK, ANSWER)
     (pool,) = judge._pools.values()
     kept: list[bool] = []
-    check = Headroom.check_beside
 
-    def checked(self: Headroom, candidate: Arm) -> None:
+    def checked(device: Device, candidate: Arm) -> None:
         kept.extend(number in pool._sets for number in range(pool.fresh, pool.fresh + pool._wanted))
-        check(self, candidate)
+        check_memory(device, candidate)
 
-    monkeypatch.setattr(Headroom, "check_beside", checked)
+    monkeypatch.setattr(trials, "check_memory", checked)
     second = judge.evaluate(TASK, ANSWER)
     assert first.status is second.status is Status.CORRECT
     assert first.first_set == WARM_SETS

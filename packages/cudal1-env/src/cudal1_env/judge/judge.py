@@ -287,6 +287,7 @@ class Judge:
             except BaseException:
                 self._builder.drop(built)
                 raise
+            pool.make_way()
         if evaluation is not None and evaluation.status not in UNDECIDED and not hold.gave_way:
             self._builder.drop(built)
             return evaluation.model_copy(update={"seconds": case.watch.seconds()})
@@ -345,6 +346,7 @@ class Judge:
             else:
                 evaluation = self._extras.add(built, pool, self._trials.measure(built, pool))
             self._builder.drop(built)
+            pool.rest()
             self._check_health(before, pool)
         return evaluation.model_copy(update={"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign})
 

@@ -221,6 +221,10 @@ class Device(Protocol):
         """Return whether more than half of the device's memory is free; False if it reports none."""
         return False
 
+    def process_bytes(self, pid: int) -> int | None:
+        """Return the device memory that a worker's processes hold, the judge's blocks aside; None if unknown."""
+        return None
+
     def own_bytes(self) -> int:
         """Return the device memory that this process holds for itself and for workers, by its own count."""
         return 0

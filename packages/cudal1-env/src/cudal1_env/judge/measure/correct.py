@@ -13,7 +13,7 @@ from cudal1_env.errors import TaskError
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.headroom import Headroom
+from cudal1_env.judge.measure.headroom import check_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.oracle.pool import Pool
@@ -32,18 +32,13 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
     try:
         if built.fault is not None:
             raise built.fault
-        headroom = Headroom(builder.device)
-        try:
-            _call(builder, built, pool, seen, headroom)
-        except (TaskError, *builder.device.faults):
-            headroom.check()  # blames the candidate if it left too little memory
-            raise
+        _call(builder, built, pool, seen)
     except Fault as fault:
         return record.failed(built, seen, fault)
     return record.untimed(built, seen)
 
 
-def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
+def _call(builder: Builder, built: Built, pool: Pool, seen: Seen) -> None:
     """Construct the candidate, call it, and compare."""
     case, arm = built.case, builder.again(built, pool)
     try:
@@ -57,7 +52,10 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Head
             for number, one in enumerate(sets):
                 seen.tally.check(one, arm.verify(one, number % wire.SLOTS))
                 seen.tally.full_checks += 1
-        headroom.check_beside(arm)
+        check_memory(builder.device, arm)
+    except (TaskError, *builder.device.faults):
+        check_memory(builder.device, arm)  # blames the candidate if it holds the missing memory
+        raise
     finally:
         built.stderr = arm.worker.log
         arm.close()

@@ -1,9 +1,10 @@
-"""GPU headroom: does a candidate leave enough GPU memory to the judge and the reference?"""
+"""Memory that a candidate must leave to the judge and the reference, on the host and on a GPU.
+
+No outside limit can bound a process's share of a GPU's memory. So the judge reads what is free and, where that is too
+little, how much of it the candidate's own processes hold: other judges may work on the same GPU.
+"""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.measure.arm import Arm
@@ -12,90 +13,45 @@ from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.records import Status
 
 _HEADROOM_BYTES = 4 << 30
-"""GPU memory that a candidate must leave free, or half of what was free before it, if that is less."""
-_MUCH_BYTES = 2 << 30
-"""Extra GPU memory that makes an imported program suspect; a context takes some 0.5 GiB."""
-_BLAME_TRIES = 4
-_BLAME_PAUSE_S = 0.5
+"""GPU memory that judge and reference need; with less, the judge cannot make inputs, and the reference cannot run."""
+_USUAL_BYTES = 2 << 30
+"""GPU memory that any candidate may hold, in addition to `_COPIES` of what a call of the reference needs."""
+_COPIES = 3
+"""Copies of weights and working memory that a program may keep: packed weights, the outputs of an earlier call."""
 
 
-class Headroom:
-    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` if not.
-
-    Construct it before the candidate starts: the constructor records the free memory.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._before, self._own = device.free_bytes(), device.own_bytes()
-
-    def check(self) -> None:
-        """Raise `Fault` if the device has too little free memory."""
-        now = None if self._before is None else self._device.free_bytes()
-        if self._before is None or now is None:
-            return
-        judges = self._device.own_bytes() - self._own  # taken meanwhile; includes the candidate's arenas
-        if (text := headroom_missing(self._before - judges, now)) is not None:
+def check_memory(device: Device, candidate: Arm) -> None:
+    """Raise `Fault` if a living candidate holds too much memory of the device, or of the host (GPU workers)."""
+    if (free_bytes := device.free_bytes()) is not None:
+        needs_bytes = candidate.io_spec.work_bytes + candidate.io_spec.state_bytes
+        held_bytes = device.process_bytes(candidate.worker.pid)
+        if (text := memory_missing(free_bytes, held_bytes, usual_memory(needs_bytes))) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
-
-    def check_beside(self, candidate: Arm) -> None:
-        """Raise `Fault` if a living candidate holds too much memory of the device, or of the host (GPU workers)."""
-        self.check()
-        if self._device.name == "cuda":
-            check_host_memory(candidate.worker.pid, candidate.settings.memory_bytes)
+    if device.name == "cuda":
+        check_host_memory(candidate.worker.pid, candidate.settings.memory_bytes)
 
 
-def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:
-    """Return why a candidate left too little GPU memory; None if it left enough.
-
-    With too little memory the judge cannot make inputs, and the reference cannot run. No outside limit can bound a
-    process's share of GPU memory, so free memory is compared before and after.
-    """
-    headroom = min(_HEADROOM_BYTES, free_before_bytes // 2)
-    if free_bytes >= headroom:
-        return None
-    return (
-        f"the program leaves {free_bytes / 2**30:.3g} GiB of {free_before_bytes / 2**30:.3g} GiB of free GPU memory; "
-        f"judge and reference need {headroom / 2**30:.3g} GiB"
-    )
-
-
-def memory_taken(
-    device: Device, reference: Arm, candidate: Arm, works_alone: Callable[[], bool], *, beside: bool
-) -> None:
-    """Find out whether a candidate caused a failure by taking device memory at import.
+def usual_memory(needs_bytes: int) -> int:
+    """Return the GPU memory that a candidate may hold however little is free.
 
     Args:
-        device: The device of both arms.
-        reference: The reference's arm; killed.
-        candidate: The candidate's arm; killed.
-        works_alone: Returns whether a fresh reference works with both arms dead.
-        beside: Whether the reference had worked while the candidate lived, before memory ran out.
-
-    Raises:
-        Fault: The candidate held far more memory than the reference; if `beside` is false, the reference must also work
-            after its death.
+        needs_bytes: Weights and working memory of a call of the reference.
     """
-    if (first := device.free_bytes()) is None:
-        return
-    reference.close()
-    free = first
-    for _ in range(_BLAME_TRIES):
-        time.sleep(_BLAME_PAUSE_S)  # memory of dead processes is freed a moment later
-        before, free = free, device.free_bytes() or 0
-        if free == before:
-            break
-    references = free - first if beside else 0
-    candidate.close()
-    for _ in range(_BLAME_TRIES):
-        time.sleep(_BLAME_PAUSE_S)
-        more = (device.free_bytes() or 0) - free - references
-        if more < _MUCH_BYTES:
-            continue
-        seen = f"it held {more / 2**30:.3g} GiB more than the reference, and too little was left"
-        if not beside:
-            if not works_alone():
-                continue
-            seen = "the reference works only without it"
-        text = f"the program took GPU memory before its first call: {seen}"
-        raise Fault(Status.OUT_OF_MEMORY, text)
+    return _USUAL_BYTES + _COPIES * needs_bytes
+
+
+def memory_missing(free_bytes: int, held_bytes: int | None, usual_bytes: int) -> str | None:
+    """Return why a candidate holds too much GPU memory; None if enough is free, or others hold what is missing.
+
+    Args:
+        free_bytes: Free memory of the GPU.
+        held_bytes: Memory of the candidate's processes; if unknown, the candidate has to answer for what is missing.
+        usual_bytes: `usual_memory`.
+    """
+    if free_bytes >= _HEADROOM_BYTES or (held_bytes is not None and held_bytes <= usual_bytes):
+        return None
+    holds = "" if held_bytes is None else f"holds {held_bytes / 2**30:.3g} GiB of GPU memory and "
+    return (
+        f"the program {holds}leaves {free_bytes / 2**30:.3g} GiB of it free; judge and reference need "
+        f"{_HEADROOM_BYTES / 2**30:.3g} GiB"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -51,6 +52,11 @@ class IoSpec:
     def tensor_bytes(self) -> list[int]:
         """Size of each input tensor."""
         return [int(entry["tensor"]["bytes"]) for entry in self.entries if "tensor" in entry]
+
+    @property
+    def state_bytes(self) -> int:
+        """Maximum size of the reference's state: eight bytes for each element."""
+        return 8 * sum(math.prod(entry.shape) for entry in self.state)
 
     @property
     def written_bytes(self) -> int:

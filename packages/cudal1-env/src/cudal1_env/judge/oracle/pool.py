@@ -306,7 +306,7 @@ class Pool:
                     break
             if first == self.fresh:
                 self._wanted = last - first
-            self.rest()
+            self.make_way()
 
     @contextlib.contextmanager
     def making_ahead(self) -> Generator[None]:
@@ -331,13 +331,17 @@ class Pool:
             self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
-        """Free the memory that is needed only for making sets, in the judge and in the oracle, unless there is plenty.
+        """Free the memory that is needed only for making sets, in the judge and in the oracle.
 
-        Freeing it and taking it again takes a tenth of a second and more on a GPU.
+        Call it whenever the pool becomes idle: other pools and other judges of the device need the memory.
         """
+        self.oracle.ask("rest")
+        self.device.trim()
+
+    def make_way(self) -> None:
+        """Rest unless there is plenty of memory: freeing and taking it again takes a tenth of a second on a GPU."""
         if not self.device.is_roomy():
-            self.oracle.ask("rest")
-            self.device.trim()
+            self.rest()
 
     def fit(self, free_bytes: int | None, held: int = 0) -> None:
         """Lower the limit of kept sets so that memory remains for making others.
@@ -407,7 +411,7 @@ class Pool:
                 ((one, _),) = self._finished([(index, replace(request, nearby=True))])
             except RaisedError:  # not every function is defined on moved inputs
                 ((one, _),) = self._finished([(index, request)])
-            self.rest()
+            self.make_way()
             return one.answers
 
     def _draft(self, index: int, name: str) -> _Draft:

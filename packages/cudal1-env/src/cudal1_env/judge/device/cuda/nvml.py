@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from cudal1_env.errors import MachineError
@@ -57,6 +58,21 @@ class Nvml:
         """Return the pids of processes that compute on the GPU, as far as this user may see them."""
         return frozenset(int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
 
+    def process_bytes(self, pid: int) -> int | None:
+        """Return the GPU memory that the processes in a worker's pid namespace hold; 0 if it is dead.
+
+        Memory that another process allocated and shared with them counts for that process.
+
+        Returns:
+            The bytes; None where the driver does not name this user's processes, or not their memory.
+        """
+        processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        if os.getpid() not in {int(one.pid) for one in processes}:
+            return None
+        own = _pid_namespace(pid)
+        held = [one.usedGpuMemory for one in processes if own is not None and _pid_namespace(int(one.pid)) == own]
+        return None if None in held else sum(held)
+
     def mps_clients(self) -> int:
         """Return how many processes use the GPU through the multi-process service."""
         try:
@@ -94,3 +110,11 @@ class Nvml:
     def used_bytes(self) -> int:
         """Return the GPU memory in use by all processes."""
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+
+def _pid_namespace(pid: int) -> str | None:
+    """Return the pid namespace of a process; None if it is dead or another user's."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

@@ -18,7 +18,7 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.headroom import Headroom, memory_taken
+from cudal1_env.judge.measure.headroom import check_memory
 from cudal1_env.judge.measure.prepare import UNSHARED, construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import reference_share
@@ -89,15 +89,11 @@ class Trials:
         """Add one trial with a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
-        headroom: Headroom | None = None
         try:
-            headroom = self._construct(case, pool, seen, reference, candidate)
-            seen.trials.append(self._beside(case, pool, seen, reference, candidate, headroom))
-        except (TaskError, *self._device.faults) as error:
-            if headroom is not None:
-                headroom.check()  # blames the candidate if it left too little memory
-            if headroom is None or isinstance(error, TooLargeError) or self._device.out_of_room(error):
-                self._blame(case, pool, reference, candidate, beside=headroom is not None)
+            self._construct(case, pool, seen, reference, candidate)
+            seen.trials.append(self._beside(case, pool, seen, reference, candidate))
+        except (TaskError, *self._device.faults):
+            check_memory(self._device, candidate)  # blames the candidate if it holds the missing memory
             raise
         finally:
             built.stderr = candidate.worker.log
@@ -105,36 +101,35 @@ class Trials:
             candidate.close()
             built.arm = None
 
-    def _construct(self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm) -> Headroom:
+    def _construct(self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm) -> None:
         """Construct both models side by side, and make further input sets meanwhile.
 
-        Making a context, and drawing weights on one core, take a second and more.
-
-        Returns:
-            The headroom that the candidate must leave.
+        Making a context, and drawing weights on one core, take a second and more. If both fail, the candidate's fault
+        counts, unless memory ran out: a program may take the memory and end.
         """
-        pool.rest()  # leaves cached memory to the arms
+        pool.make_way()  # leaves cached memory to the arms
         sets = self._warm_sets(case, pool, WARM_SETS)
         first = [] if self._device.free_bytes() is None else sets[:1]
-        headroom = Headroom(self._device)
         alone = threading.Lock()
         with case.watch.phase("warmup"), pool.making_ahead(), ThreadPoolExecutor(1) as executor:
             constructing = executor.submit(construct, case, pool, candidate, seen, alone)
             try:
                 self._construct_reference(pool, reference, first, alone)
                 constructing.result()
+            except (TaskError, *self._device.faults):
+                fault = constructing.exception()
+                if isinstance(fault, Fault) and fault.status is not Status.OUT_OF_MEMORY:
+                    raise fault from None
+                raise
             finally:
                 del constructing  # its exception holds this frame: a cycle that would keep both arms' memory
-        return headroom
 
-    def _beside(
-        self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm, headroom: Headroom
-    ) -> TrialResult:
+    def _beside(self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm) -> TrialResult:
         """Make both arms' untimed calls, then measure."""
-        headroom.check_beside(candidate)
+        check_memory(self._device, candidate)
         reference_s = self._warm_reference(case, pool, reference)
         self._warm_candidate(case, pool, candidate, seen)
-        headroom.check_beside(candidate)
+        check_memory(self._device, candidate)
         sizes = self._sizes(case.precision, reference_s, pool)
         with case.watch.phase("warmup"):
             with of_reference(pool):
@@ -149,21 +144,6 @@ class Trials:
         finally:
             case.watch.add("measure", sets.measured_s)
             pool.spend(sets.next)
-
-    def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
-        """Raise `Fault` if the candidate caused a failure by taking device memory at import."""
-
-        def works_alone() -> bool:
-            alone = self._builder.reference(case, pool)
-            try:
-                self._construct_reference(pool, alone, self._warm_sets(case, pool, 1))
-            except (TaskError, *self._device.faults):
-                return False
-            finally:
-                alone.close()
-            return True
-
-        memory_taken(self._device, reference, candidate, works_alone, beside=beside)
 
     def _construct_reference(
         self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object] = UNSHARED
