@@ -128,6 +128,19 @@ def test_sizes_assigned_together_and_spread_into_a_call_are_read(tmp_path: Path)
     assert [root.dims for root in read(SHAPES).roots] == [(6, 8, 2, 2), (8, 4)]
 
 
+@pytest.mark.parametrize("pool", ["nn.AvgPool2d(size)", "nn.MaxPool2d(size, stride=step)"])
+def test_windows_whose_size_is_a_constant_are_read(pool: str, tmp_path: Path) -> None:
+    source = source_of(
+        "torch.relu(self.pool(x))",
+        init=f"self.pool = {pool}",
+        parameters="self, size, step",
+        given="size, step",
+        inputs="torch.randn(2, 3, 9, 12)",
+        head="size = 3\nstep = 2",
+    )
+    assert is_right(source, tmp_path)
+
+
 def test_few_long_rows_are_reduced_in_parts(tmp_path: Path) -> None:
     source = source_of("torch.tanh(x - x.mean(-1, keepdim=True)), x.amax((1, 2))", inputs="torch.randn(2, 4, 131072)")
     rows = [one.rows for one in plan(read(source).roots) if isinstance(one, Kernel) and one.trailing]

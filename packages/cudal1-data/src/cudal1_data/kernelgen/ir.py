@@ -147,7 +147,7 @@ class Piece:
         length = self.node.dims[self.axis]
         stop = self.start + length if self.step == 1 else None
         text = f"{host_text(self.start) if self.start else ''}:{host_text(stop) if stop is not None else ''}"
-        return "[..., " + text + (f":{self.step}" if self.step > 1 else "") + ", :" * (-1 - self.axis) + "]"
+        return "[..., " + text + (f":{host_text(self.step)}" if self.step > 1 else "") + ", :" * (-1 - self.axis) + "]"
 
 
 _CONCATENATED = re.compile(r"torch\.cat\(\(((?:\{\d\}(?:, )?)+),?\), (?:dim=)?(-?\d+)\)")

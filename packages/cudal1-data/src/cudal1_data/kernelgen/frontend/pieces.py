@@ -49,10 +49,10 @@ class _Piece:
     def index(self) -> str:
         """Return the index in Python."""
         if self.whole:
-            return f"..., {self.start}::{self.step}" + ", :" * (-1 - self.axis)
+            return f"..., {host_text(self.start)}::{host_text(self.step)}" + ", :" * (-1 - self.axis)
         stop = self.start + (self.length - 1) * self.step + 1 if self.step > 1 else self.start + self.length
         first = host_text(self.start) if self.start else ""
-        text = f"{first}:{host_text(stop)}" + (f":{self.step}" if self.step > 1 else "")
+        text = f"{first}:{host_text(stop)}" + (f":{host_text(self.step)}" if self.step > 1 else "")
         return "..., " + text + ", :" * (-1 - self.axis)
 
 

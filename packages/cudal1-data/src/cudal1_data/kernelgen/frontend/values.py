@@ -120,7 +120,7 @@ def written(value: Value, operands: list[Node], *, by_name: bool = False) -> str
             return f"({inner},)" if len(value) == 1 else f"({inner})"
         case slice():
             ends = ["" if end is None else host_text(end) for end in (value.start, value.stop)]
-            return ":".join(ends) + (f":{value.step}" if value.step is not None else "")
+            return ":".join(ends) + (f":{host_text(value.step)}" if value.step is not None else "")
         case float() if value in (float("inf"), float("-inf")):
             return f'float("{value}")'
         case Layer():
