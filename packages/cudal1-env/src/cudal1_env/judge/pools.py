@@ -13,7 +13,7 @@ from cudal1_env.gate import reference_sha256
 from cudal1_env.judge.begun import pool_key
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.measure.case import Case
-from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.oracle.pool import SEED_BYTES, Findings, Pool
 from cudal1_env.judge.settings import JudgeSettings
 
 
@@ -25,7 +25,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         self._builder, self._settings, self._device = builder, builder.settings, builder.device
         self.factors: dict[str, float] = {}
         """Error factors of tasks that an audit tightened, by hash of the reference."""
-        self._unseen: dict[tuple[str, bool, float], str] = {}
+        self._findings = Findings()
         self.disclosed: dict[str, str] = {}
         """Seeds (hex) of retired pools, by commitment."""
 
@@ -85,7 +85,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
                 self._device,
                 self._settings_for(case),
                 seed or secrets.token_bytes(SEED_BYTES),
-                self._unseen,
+                self._findings,
             )
 
     def _settings_for(self, case: Case) -> JudgeSettings:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -88,6 +88,20 @@ class Secrets:
         return np.random.Generator(np.random.PCG64DXSM(key))
 
 
+Recurrence = tuple[list[float], list[int], list[int]]
+"""Recurring share of each output, positions of recurring inputs, positions of outputs that never change."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a judge found out about tasks, by source: pools of different secrets share these properties of a task."""
+
+    unseen: dict[tuple[str, bool, float], str] = field(default_factory=dict[tuple[str, bool, float], str])
+    """Results of `Pool.unseen`."""
+    recurrence: dict[str, Recurrence] = field(default_factory=dict[str, Recurrence])
+    """Results of `Pool.recurrence`."""
+
+
 _Draft = tuple[int, Request]
 """Number of an input set, and the request for it."""
 
@@ -101,8 +115,6 @@ def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[
 
 class Pool:
     """Input sets of one task under one seed, made by its oracle on demand.
-
-    Pools share `unseen`, results by task source that do not depend on a secret.
 
     Methods raise `TaskError` if the reference fails or is too inaccurate.
 
@@ -118,7 +130,7 @@ class Pool:
         device: Device,
         settings: JudgeSettings,
         seed: bytes,
-        unseen: dict[tuple[str, bool, float], str],
+        findings: Findings,
     ) -> None:
         self.task = task
         self.settings = settings
@@ -149,8 +161,7 @@ class Pool:
         """Maximum memory of kept sets; the owner of several pools sets it."""
         self.size_bytes = 0
         """Memory of kept sets."""
-        self._recurrence: tuple[list[float], list[int], list[int]] | None = None
-        self._unseen = unseen
+        self._findings = findings
         self._reference_error: dict[str, list[float]] = {}
         """Reference error by usable distribution, for each output, over its scale."""
 
@@ -220,7 +231,7 @@ class Pool:
     def recurrence(self) -> tuple[int, list[int], list[int]]:
         """Return how much of inputs and outputs recurs with other inputs.
 
-        Call it only while no candidate is alive: the first call runs the reference up to `_DRAWS` times.
+        Call it only while no candidate is alive: the first call for a task runs the reference up to `_DRAWS` times.
 
         Returns:
             Bytes to move for the recurring parts of outputs; positions of inputs with recurring parts; positions of
@@ -230,11 +241,12 @@ class Pool:
             TaskError: The reference fails.
         """
         with self._lock:
-            if self._recurrence is None:
+            if (known := self._findings.recurrence.get(self.task.source)) is None:
                 seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
                 told = self.oracle.ask("recurrence", seeds=seeds)
-                self._recurrence = told["outputs"], told["inputs"], told["fixed"]
-        shares, places, fixed = self._recurrence
+                known = told["outputs"], told["inputs"], told["fixed"]
+                self._findings.recurrence[self.task.source] = known
+        shares, places, fixed = known
         pairs = zip(shares, self.io_spec.outputs, strict=True)
         return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places, fixed
 
@@ -247,12 +259,12 @@ class Pool:
             precision: Whether lower precision of a product counts as omitted work.
         """
         key = self.task.source, precision, self.settings.error_factor
-        if (known := self._unseen.get(key)) is not None:
+        if (known := self._findings.unseen.get(key)) is not None:
             return known
         seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
         told = self.oracle.ask("unseen", seeds=seeds, precision=precision)
         if told["tried"]:
-            self._unseen[key] = str(told["work"])
+            self._findings.unseen[key] = str(told["work"])
         return str(told["work"])
 
     def doubts(self) -> list[str]:
