@@ -28,7 +28,7 @@ from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
-from cudal1_data.kernelgen.fusion import plan, units
+from cudal1_data.kernelgen.fusion import Kernel, plan, units
 from cudal1_data.kernelgen.ir import walk
 from template_programs import CHAINS, PRODUCTS, error_of, error_over_own, small_task
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -95,6 +95,11 @@ def main() -> None:
                 program = triton_program(reference, plan(reference.roots), choice)
                 errors[f"{task_id}, in parts"] = error_of(task, program, Path(folder))
             own = not task_id.startswith(("starter/", "generated/"))
+            if own and any(isinstance(one, Kernel) and one.columns for one in units(plan(reference.roots))):
+                for looped in (0, 1):
+                    choice = Choice(rows=16, block=16, looped=looped)
+                    program = triton_program(reference, plan(reference.roots), choice)
+                    errors[f"{task_id}, looped={looped}, columns"] = error_of(task, program, Path(folder))
             if task_id in PRODUCTS or (own and has_product(reference, plan(reference.roots))):
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)

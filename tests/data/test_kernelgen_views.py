@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from cudal1_data import Task
-from cudal1_data.kernelgen.codegen.programs import torch_program
+from cudal1_data.kernelgen.codegen.programs import COLUMN_ROWS, torch_program
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.frontend.views import carried_dims
-from cudal1_data.kernelgen.fusion import plan, units
+from cudal1_data.kernelgen.fusion import Kernel, plan, units
 from cudal1_data.kernelgen.make import variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +89,23 @@ NOT_IN_PLACE = {
 }
 
 
+COLUMNS = {
+    "a scan over the first axis": reference(
+        "return torch.cumsum(x[0], dim=0) * 0.5", inputs="[torch.randn(1, 70, 24)]"
+    ),
+    "scans over both axes": reference(
+        "h = torch.cumsum(torch.cumsum(torch.tanh(x), dim=-1) / L**0.5, dim=1)\nreturn torch.sigmoid(h) + y",
+        names="x, y",
+        inputs="[torch.randn(B, C, L), torch.randn(C, 1)]",
+    ),
+    "a scan of half precision": reference("return torch.cumsum(x, -2)", inputs="[torch.randn(B, 40, L).half()]"),
+    "the first of two axes of sums": reference(
+        "return torch.relu(x.sum(1)) + y", names="x, y", inputs="[torch.randn(B, 90, 33), torch.randn(33)]"
+    ),
+    "a softmax over columns": reference("return torch.softmax(x, 1) * 2", inputs="[torch.randn(B, 65, 17)]"),
+}
+
+
 def kernels(task: Task) -> int:
     return len(units(plan(read(task.source).roots)))
 
@@ -138,6 +155,32 @@ def test_inputs_read_in_place_give_the_same_in_the_interpreter(tmp_path: Path) -
         files.append(str(tmp_path / f"placed{number}.py"))
     errors = errors_in_interpreter(*files)
     assert sum(name.endswith(", in place") for name in errors) == len(files) - 1
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_are_scanned_and_reduced_as_rows(name: str, tmp_path: Path) -> None:
+    task = COLUMNS[name]
+    known = read(task.source)
+    assert any(isinstance(one, Kernel) and one.columns for one in units(plan(known.roots)))
+    assert error_of(task, torch_program(known, plan(known.roots)), tmp_path) < TOLERANCE
+
+
+def test_only_programs_over_columns_have_many_rows_in_a_tile() -> None:
+    for name, task in (ONE_KERNEL | COLUMNS).items():
+        tiles = [dict(one.parameters)["rows"] for one in variants(task, ("triton",)) if one.template == "triton-rows"]
+        assert all((rows >= COLUMN_ROWS) == (name in COLUMNS) for rows in tiles if isinstance(rows, int)), name
+
+
+@pytest.mark.slow
+def test_programs_over_columns_compute_the_same_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    files: list[str] = []
+    for number, task in enumerate(COLUMNS.values()):
+        (tmp_path / f"columns{number}.py").write_text(task.source)
+        files.append(str(tmp_path / f"columns{number}.py"))
+    errors = errors_in_interpreter(*files)
+    assert sum(name.endswith(", columns") for name in errors) == 2 * len(files)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 

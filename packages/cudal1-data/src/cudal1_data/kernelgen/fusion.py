@@ -46,6 +46,11 @@ class Kernel:
         """Elements of the domain."""
         return math.prod(self.domain)
 
+    @cached_property
+    def columns(self) -> bool:
+        """Whether its rows are columns of a tensor in memory: elements of neighbouring rows are adjacent."""
+        return self.trailing == 1 and any(leaf.swapped and leaf.size == self.size for leaf in self.leaves)
+
     @property
     def scans(self) -> bool:
         """Whether it has a scan."""

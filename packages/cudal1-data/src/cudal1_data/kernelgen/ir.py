@@ -62,6 +62,11 @@ class Node:
         """Whether it is an input, a parameter or a count."""
         return self.kind in ("input", "parameter", "count")
 
+    @property
+    def swapped(self) -> bool:
+        """Whether it is read in place and elements adjacent in memory follow its last axis but one."""
+        return len(self.strides) > 1 and self.strides[-2] == 1 != self.strides[-1]
+
     @cached_property
     def size(self) -> int:
         """Number of elements."""

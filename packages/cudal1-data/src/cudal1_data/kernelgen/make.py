@@ -63,6 +63,8 @@ _TRITON = (
     + [Choice(block=block, warps=warps, rows=rows, looped=1)
        for (block, rows), warps in itertools.product(((1024, 1), (2048, 1), (4096, 1), (1024, 4)), (4, 8))]
     + [Choice(block=1024, warps=16, rows=1), Choice(block=1024, warps=4, stages=4), Choice(block=8192, warps=8)]
+    + [Choice(block=block, warps=warps, rows=rows, looped=looped)
+       for (block, rows), warps, looped in itertools.product(((64, 32), (32, 64), (128, 32)), (4, 8), (1, 0))]
 )  # fmt: skip
 _CUDA = [
     Choice(threads=threads, per_block=per_block, vector=vector, unroll=unroll, depth=depth)
@@ -214,8 +216,10 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
             read_as = (reference, steps)
             if backend == "triton" and template == "elements" and ".contiguous()" in source:
                 read_as = _in_place(source) or read_as
-            quick = [choice for choice in choices if not any(_is_slow(choice, backend, one) for one in kernels)]
-            for choice in quick or choices:
+            columns = any(isinstance(one, Kernel) and one.columns for one in kernels)
+            fitting = [choice for choice in choices if columns or not choice.for_columns]
+            quick = [choice for choice in fitting if not any(_is_slow(choice, backend, one) for one in kernels)]
+            for choice in quick or fitting:
                 if choice.depth and choice.depth >= len(kernels):
                     continue  # the same as depth 0: all kernels
                 write = partial(program, *read_as, choice)
@@ -238,10 +242,12 @@ def _is_slow(choice: Choice, backend: Backend, kernel: Kernel | LoopStep) -> boo
     if isinstance(kernel, LoopStep):
         return False
     if backend == "triton":
-        tile = choice.block
+        tile = choice.elements
         if kernel.trailing:
+            if kernel.columns and not choice.for_columns:
+                return True
             whole = choice.rows << max(int(kernel.cols) - 1, 1).bit_length()
-            tile = choice.rows * choice.block if choice.looped or whole > MAX_TILE else whole
+            tile = min(whole, choice.rows * choice.block) if choice.looped or whole > MAX_TILE else whole
         return tile > _MAX_OF_TILE * 32 * choice.warps
     if kernel.trailing:
         return choice.threads < 512 and kernel.cols > _MAX_OF_ROW * choice.threads

@@ -19,6 +19,9 @@ from cudal1_data.kernelgen.ir import HALVES, Node, Reference
 from cudal1_data.kernelgen.sizes import host_text, in_python, tuple_text
 from cudal1_data.operators import device_text
 
+COLUMN_ROWS = 16
+"""Minimum rows of a tile for columns: 16 elements of half precision are a sector of 32 bytes."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -45,6 +48,16 @@ class Choice:
     depth: int = 0
     """Number of kernels to write, counted from the last; 0 for all. The others stay PyTorch."""
 
+    @property
+    def for_columns(self) -> bool:
+        """Whether a tile has so many rows that columns of a tensor, read as rows, are read in whole sectors."""
+        return self.rows >= COLUMN_ROWS
+
+    @property
+    def elements(self) -> int:
+        """Triton: elements of a program without rows, in a program that may also have rows."""
+        return self.block * self.rows if self.for_columns else self.block
+
 
 def torch_program(reference: Reference, steps: Sequence[Step]) -> str:
     """Return the program with every operator as a separate call into PyTorch."""
@@ -63,11 +76,12 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         if id(kernel) not in chosen:
             return None
-        name, tuned = f"fused{number}", {"block": choice.block, "warps": choice.warps, "stages": choice.stages}
+        name, tuned = f"fused{number}", {"warps": choice.warps, "stages": choice.stages}
         if isinstance(kernel, LoopStep):
-            made = triton_loop(kernel, name, **tuned)
+            made = triton_loop(kernel, name, block=choice.elements, **tuned)
         else:
-            made = triton_kernel(kernel, name, rows=choice.rows, looped=choice.looped, **tuned)
+            block = choice.block if kernel.trailing else choice.elements
+            made = triton_kernel(kernel, name, block=block, rows=choice.rows, looped=choice.looped, **tuned)
         definitions.append(made.definition)
         return made.call
 

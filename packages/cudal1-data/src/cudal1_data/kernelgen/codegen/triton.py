@@ -76,18 +76,18 @@ def triton_kernel(
         warps: Warps of a program.
         stages: Pipeline stages of loads.
         rows: Rows of a program.
-        looped: With 1, the program loops over parts of its rows, even if they fit into a tile.
+        looped: With 1, the program loops over parts of its rows if they are longer, even if they fit into a tile.
 
     Raises:
         UnsuitableError: Rows read in parts are scanned and then reduced, parts are too large or no smaller than the
             rows, or a tensor is too large.
     """
     kernel.check_places()
-    if not kernel.trailing and any(leaf.kind == "input" and leaf.strides for leaf in kernel.leaves):
+    if not kernel.trailing and any(leaf.swapped or (leaf.kind == "input" and leaf.strides) for leaf in kernel.leaves):
         return _tiles(kernel, name, block=block, warps=warps, stages=stages)
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
-    parted = kernel.trailing and (looped or rows * tile > MAX_TILE)
+    parted = kernel.trailing and ((looped and block < tile) or rows * tile > MAX_TILE)
     if parted and ((kernel.scans and not kernel.scans_last) or rows * block > MAX_TILE or block >= tile):
         raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {MAX_TILE} elements; take fewer rows")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
@@ -116,6 +116,7 @@ def _tiles(kernel: Kernel, name: str, *, block: int, warps: int, stages: int) ->
     """
     writer = TileWriter(replace(kernel, trailing=1))
     columns = 32 if block < _WIDE_TILE else 64
+    rows = max(1, block // columns)
     cols = writer.constants.name("COLS", writer.kernel.cols)
     _, _, *begin = writer.begin()
     lines = [
@@ -127,11 +128,11 @@ def _tiles(kernel: Kernel, name: str, *, block: int, warps: int, stages: int) ->
     ]
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     constants = writer.constants.within("\n".join(lines))
-    constants |= {"BLOCK_ROWS": str(block // columns), "BLOCK": str(columns)}
+    constants |= {"BLOCK_ROWS": str(rows), "BLOCK": str(columns)}
     comment = "All operators are fused. A tile has rows and columns: tensors in both orders are read in whole sectors."
     programs = " * ".join(
         f"triton.cdiv({host_text(size)}, {part})"
-        for size, part in ((writer.kernel.rows, block // columns), (writer.kernel.cols, columns))
+        for size, part in ((writer.kernel.rows, rows), (writer.kernel.cols, columns))
     )
     tuned = {"num_warps": warps, "num_stages": stages}
     comment += f"\n# {writer.known.shapes(kernel)}"

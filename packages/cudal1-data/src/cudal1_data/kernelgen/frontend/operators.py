@@ -295,8 +295,7 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
         return Unfused()
     count = len(node.dims)
     axes = tuple(range(count) if asked.dim is None else sorted({place % count for place in shapes.ints(asked.dim)}))
-    trailing = axes == tuple(range(count - len(axes), count))
-    if not axes or (name == "cumsum" and not trailing) or math.prod(node.dims) == 0:
+    if not axes or math.prod(node.dims) == 0:
         return Unfused()
     if name in ("max", "min") and asked.dim is None:
         name = f"a{name}"
@@ -399,7 +398,11 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
         case "vector_norm":
             return pointwise("sqrt(a)", over("sum", pointwise("a * a", x), axes, keepdim=keepdim))
         case "cumsum":
-            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1, dtype=x.dtype)
+            (axis,), last = axes, len(x.dims) - 1
+            order = (*(place for place in range(last + 1) if place != axis), axis)
+            lines = moved(x, order) if axis != last else x
+            scan = Node("scan", lines.dims, operands=(lines,), how="sum", trailing=1, dtype=x.dtype)
+            return moved(scan, (*range(axis), last, *range(axis, last))) if axis != last else scan
         case "softmin":
             return lowered("softmax", pointwise("-a", x), axes, keepdim=keepdim, correction=correction)
         case _:
