@@ -83,8 +83,13 @@ IN_PLACE = {
         "return torch.relu(y * b)", names="y, b", inputs="[y[0], torch.randn(B, 1, 1)]", before=SWAPPED
     ),
 }
-NOT_IN_PLACE = {
+AS_COLUMNS = {
     "rows": reference("return torch.softmax(y, -1)", names="y", inputs="[y]", before=SWAPPED),
+    "rows of two inputs in either order": reference(
+        "return (torch.exp(y) * x).sum(-1) / L", names="x, y", inputs="[torch.randn(B, C, L), y]", before=SWAPPED
+    ),
+}
+NOT_IN_PLACE = {
     "another tensor": reference("return torch.tanh(y) * 2", names="y", inputs="[y + 1]", before=SWAPPED),
 }
 
@@ -139,18 +144,22 @@ def test_kernels_over_the_shape_of_a_view_compute_the_same_in_the_interpreter(tm
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
-def test_only_inputs_that_kernels_without_rows_read_are_read_in_place() -> None:
+def test_only_inputs_that_kernels_read_are_read_in_place() -> None:
     for name, task in (IN_PLACE | NOT_IN_PLACE).items():
         programs = [one.source for one in variants(task, ("triton", "cuda-nvrtc")) if one.backend == "triton"]
         tiled = [program for program in programs if "tl.program_id(0) % parts" in program]
         assert len(tiled) == (len(programs) if name in IN_PLACE and "repeated" not in name else 0), name
+    for name, task in AS_COLUMNS.items():
+        made = [one for one in variants(task, ("triton",)) if one.template == "triton-rows"]
+        assert made, name
+        assert all("y.contiguous()" not in one.source and dict(one.parameters)["rows"] != 1 for one in made), name
 
 
 @pytest.mark.slow
 def test_inputs_read_in_place_give_the_same_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     files: list[str] = []
-    for number, task in enumerate(IN_PLACE.values()):
+    for number, task in enumerate((IN_PLACE | AS_COLUMNS).values()):
         (tmp_path / f"placed{number}.py").write_text(task.source)
         files.append(str(tmp_path / f"placed{number}.py"))
     errors = errors_in_interpreter(*files)

@@ -212,28 +212,28 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
     if any(isinstance(one, LoopStep) for one in kernels):
         template = "loop"
     for backend, program, choices in _KERNELS:
-        if backend in backends and kernels:
-            read_as = (reference, steps)
-            if backend == "triton" and template == "elements" and ".contiguous()" in source:
-                read_as = _in_place(source) or read_as
-            columns = any(isinstance(one, Kernel) and one.columns for one in kernels)
-            fitting = [choice for choice in choices if columns or not choice.for_columns]
-            quick = [choice for choice in fitting if not any(_is_slow(choice, backend, one) for one in kernels)]
-            for choice in quick or fitting:
-                if choice.depth and choice.depth >= len(kernels):
-                    continue  # the same as depth 0: all kernels
-                write = partial(program, *read_as, choice)
-                form = _form(choice, backend, kernels) if template == "elements" else ()
-                yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
+        if backend not in backends or not kernels:
+            continue
+        read_as, mine = (reference, steps), kernels
+        if backend == "triton" and template != "loop" and ".contiguous()" in source:
+            read_as = _in_place(source) or read_as
+            mine = units(read_as[1])
+        columns = any(isinstance(one, Kernel) and one.columns for one in mine)
+        fitting = [choice for choice in choices if columns or not choice.for_columns]
+        quick = [choice for choice in fitting if not any(_is_slow(choice, backend, one) for one in mine)]
+        for choice in quick or fitting:
+            if choice.depth and choice.depth >= len(mine):
+                continue  # the same as depth 0: all kernels
+            write = partial(program, *read_as, choice)
+            form = _form(choice, backend, mine) if template == "elements" else ()
+            yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
 
 
 def _in_place(source: str) -> tuple[Reference, Sequence[Step]] | None:
-    """Return the reference with inputs read as they lie in memory; None if its kernels then have rows or do not fit."""
+    """Return the reference with inputs read as they lie in memory; None if it cannot be read so."""
     with contextlib.suppress(UnsuitableError):
         placed = read(source, in_place=True)
-        steps = plan(placed.roots)
-        if not any(isinstance(one, LoopStep) or one.trailing for one in units(steps)):
-            return placed, steps
+        return placed, plan(placed.roots)
     return None
 
 
