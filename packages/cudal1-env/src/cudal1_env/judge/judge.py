@@ -18,8 +18,9 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeErro
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
+from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
-from cudal1_env.judge.device.place import choose_device
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
@@ -369,6 +370,19 @@ class Judge:
         """Return the processes of this judge that may hold device memory."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}
+
+
+def choose_device(settings: JudgeSettings, core: int | None) -> Device:
+    """Return the device that the settings request.
+
+    Raises:
+        MachineError: The settings request a GPU, and there is no usable one.
+    """
+    if resolve_device(settings.device) == "cpu":
+        return CpuDevice(core)
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
+
+    return CudaDevice(tf32=settings.arithmetic == "tf32")
 
 
 def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
