@@ -13,7 +13,6 @@ from cases import mostly_slow
 from cudal1_data import Task
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.begun import pool_key
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
@@ -21,6 +20,7 @@ from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import Alone
 from cudal1_env.judge.measure.timing.overhead import Overhead
 from cudal1_env.judge.measure.timing.trial import TrialResult
+from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_worker.oracle.oracle import Oracle

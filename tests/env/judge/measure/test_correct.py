@@ -130,6 +130,24 @@ def test_verdicts_are_made_side_by_side(judge: Judge, monkeypatch: pytest.Monkey
     assert [evaluation.correct for evaluation in found] == [True, False]
 
 
+def test_a_pool_rests_between_the_requests_of_other_verdicts(judge: Judge) -> None:
+    pool = judge._pools.take(judge._case(ADD, RIGHT, "correct"), None)
+    done = threading.Event()
+
+    def rests() -> None:
+        while not done.is_set():
+            pool.rest()
+
+    thread = threading.Thread(target=rests)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert len(pool.untimed_sets()) == 5
+    finally:
+        done.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("status", [pytest.param(Status.OUT_OF_MEMORY, marks=pytest.mark.slow), Status.CRASH])
 def test_failures_that_others_may_have_caused_are_repeated_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, status: Status

@@ -11,10 +11,10 @@ from contextlib import ExitStack, closing
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.begun import parts, pool_key
 from cudal1_env.judge.judge import Judge, Outcome
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.pools import parts, pool_key
 from cudal1_env.judge.workers.lease import away_from, core_name, lease
 from cudal1_env.records import Evaluation, Precision
 

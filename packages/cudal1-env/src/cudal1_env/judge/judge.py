@@ -18,9 +18,9 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeErro
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
-from cudal1_env.judge.begun import close_arms, faults_named, parts, pool_key, too_large
+from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
-from cudal1_env.judge.device.place import choose_device
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
@@ -28,7 +28,7 @@ from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.judge.pools import Pools
+from cudal1_env.judge.pools import Pools, parts, pool_key
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
 from cudal1_env.records import Evaluation, Precision, Status
@@ -184,7 +184,10 @@ class Judge:
                 yield place, outcome
         finally:
             wait(precompiled.values())
-            close_arms(begun)
+            wait(begun)
+            for one in begun:
+                if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
+                    built.arm.close()
 
     def _side_by_side(self, precision: Precision) -> int:
         """Return how many candidates are built at a time."""
@@ -329,7 +332,7 @@ class Judge:
         try:
             if built.fault is not None:
                 return self._trials.measure(built, pool)
-            with faults_named(self.device):
+            with self.device.faults_named():
                 return self._under_lease(built, pool)
         finally:
             self._builder.drop(built)
@@ -367,3 +370,26 @@ class Judge:
         """Return the processes of this judge that may hold device memory."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}
+
+
+def choose_device(settings: JudgeSettings, core: int | None) -> Device:
+    """Return the device that the settings request.
+
+    Raises:
+        MachineError: The settings request a GPU, and there is no usable one.
+    """
+    if resolve_device(settings.device) == "cpu":
+        return CpuDevice(core)
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
+
+    return CudaDevice(tf32=settings.arithmetic == "tf32")
+
+
+def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
+    """Return the error for a task that is too large for this GPU even with no other pool open."""
+    if isinstance(error, TooLargeError):
+        return error
+    return TooLargeError(
+        f"{case.task.id}: the GPU has too little memory for its inputs, answers and both programs, although the judge "
+        f"keeps nothing else ({error})"
+    )

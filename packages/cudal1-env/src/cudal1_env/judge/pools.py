@@ -5,16 +5,42 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.gate import reference_sha256
-from cudal1_env.judge.begun import pool_key
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Findings, Pool
 from cudal1_env.judge.settings import JudgeSettings
+
+
+def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
+    """Return the key of a pool: its task, and its seed if the caller chose one.
+
+    `correct` precision has its own pool, so that timed verdicts never share its secrets.
+    """
+    if seed is not None:
+        return case.task.id, seed.hex()
+    return case.task.id, "correct" if case.precision == "correct" else ""
+
+
+def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[list[int]]:
+    """Divide jobs into parts; a task's jobs stay together, because they share its pool.
+
+    >>> list(parts(["b", "a", "b", "c"], max_jobs=2, max_tasks=2)), list(parts("aab", max_jobs=9, max_tasks=1))
+    ([[0, 2], [1, 3]], [[0, 1], [2]])
+    """
+    part: list[int] = []
+    places = {task: place for place, task in enumerate(dict.fromkeys(tasks))}
+    for index in sorted(range(len(tasks)), key=lambda index: places[tasks[index]]):
+        if len(part) == max_jobs or len({tasks[one] for one in [*part, index]}) > max_tasks:
+            yield part
+            part = []
+        part.append(index)
+    if part:
+        yield part
 
 
 class Pools(OrderedDict[tuple[str, str], Pool]):

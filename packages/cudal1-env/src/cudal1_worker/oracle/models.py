@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map_only
 
 from cudal1_worker.oracle.distributions import reals
 from cudal1_worker.program import state
@@ -66,50 +67,39 @@ def copied(values: list[Any]) -> list[Any]:
 
 
 def as_dtype(value: Any, dtype: torch.dtype) -> Any:
-    """Convert floating-point tensors and modules to a dtype, also in plain lists, tuples and dicts.
+    """Convert floating-point tensors and modules to a dtype, also in lists, tuples and dicts.
 
     Complex tensors get the corresponding complex dtype. Other values are returned unchanged.
     """
-    if isinstance(value, torch.Tensor):
-        if value.is_complex():
-            return value.to(dtype.to_complex())
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, torch.nn.Module):
-        value._apply(lambda one: as_dtype(one, dtype))  # `value.to(dtype)` leaves imaginary parts out
-        for module in value.modules():
-            for name, one in vars(module).items():
-                if not name.startswith("_") and not isinstance(one, torch.nn.Module):  # those are torch's own
-                    vars(module)[name] = as_dtype(one, dtype)
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(as_dtype(one, dtype) for one in value)
-    if type(value) is dict:
-        return {key: as_dtype(one, dtype) for key, one in value.items()}
-    return value
+
+    def converted(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            if one.is_complex():
+                return one.to(dtype.to_complex())
+            return one.to(dtype) if one.is_floating_point() else one
+        one._apply(converted)  # `one.to(dtype)` leaves imaginary parts out
+        for module in one.modules():
+            for name, own in vars(module).items():
+                if not name.startswith("_") and not isinstance(own, torch.nn.Module):  # those are torch's own
+                    vars(module)[name] = as_dtype(own, dtype)
+        return one
+
+    return tree_map_only((torch.Tensor, torch.nn.Module), converted, value)
 
 
 def unregistered(module: Any) -> dict[str, torch.Tensor]:
     """Return the tensors that a module keeps outside its state, by attribute name.
 
-    This includes tensors in plain lists, tuples and dicts, and non-persistent buffers.
+    This includes tensors in lists, tuples and dicts, and non-persistent buffers.
     """
     found: dict[str, torch.Tensor] = {}
-
-    def add(name: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found[name] = value
-        elif type(value) in (list, tuple):
-            for place, one in enumerate(value):
-                add(f"{name}[{place}]", one)
-        elif type(value) is dict:
-            for key, one in value.items():
-                add(f"{name}[{key!r}]", one)
-
     for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
         own = {name: value for name, value in vars(part).items() if not name.startswith("_")}  # the others are torch's
         passing = {name: part._buffers[name] for name in part._non_persistent_buffers_set}
         for name, value in (own | passing).items():
-            add(f"{path}.{name}" if path else name, value)
+            begin = f"{path}.{name}" if path else name
+            leaves = tree_leaves_with_path(value)
+            found |= {f"{begin}{keystr(keys)}": one for keys, one in leaves if isinstance(one, torch.Tensor)}
     return found
 
 

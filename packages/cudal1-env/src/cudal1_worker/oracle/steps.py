@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -265,9 +266,7 @@ class Call:
             return result
         if self.func._schema.is_mutable:
             return result.copy_(to(result)) if _floating(result) else result
-        if isinstance(result, tuple):
-            return tuple(to(one) if _floating(one) else one for one in result)
-        return to(result) if _floating(result) else result
+        return tree_map(lambda one: to(one) if _floating(one) else one, result)
 
     def _all_in(self, own: torch.dtype) -> Any:
         if self.func._schema.is_mutable:  # the call must write to the given tensor
@@ -279,8 +278,7 @@ class Call:
         def wide(value: Any) -> Any:
             return value.to(self.dtype) if _floating(value) else value
 
-        result = self.func(*map(narrow, self.args), **{name: narrow(one) for name, one in self.kwargs.items()})
-        return tuple(map(wide, result)) if isinstance(result, tuple) else wide(result)
+        return tree_map(wide, self.func(*tree_map(narrow, self.args), **tree_map(narrow, self.kwargs)))
 
     # --- parts of the terms ---
 

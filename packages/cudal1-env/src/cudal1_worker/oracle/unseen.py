@@ -26,6 +26,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle.faults import Watched
@@ -351,7 +352,7 @@ class _Calls(Mode):
     ) -> Any:
         """Execute one operator call."""
         call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not _computes(func) or not _has_tensor([args, call.kwargs]):
+        if not _computes(func) or not any(isinstance(one, torch.Tensor) for one in tree_leaves([args, call.kwargs])):
             return func(*args, **call.kwargs)
         self._count += 1
         if self._change is not None:
@@ -372,12 +373,6 @@ class _Calls(Mode):
 def _computes(func: Any) -> bool:
     """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
     return not is_view(func) and Call(func, (), {}).name not in _NOTHING
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, list | tuple | dict):
-        return any(map(_has_tensor, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, torch.Tensor)
 
 
 def _results(result: Any) -> _Result:
@@ -402,7 +397,7 @@ class _Replaced:
         """Execute the call."""
         result = call.func(*call.args, **call.kwargs)
         if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
-            result = _cloned(result)
+            result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
         own = _results(result)
         if self._stand_in is None:
             for one in own:
@@ -414,12 +409,6 @@ class _Replaced:
                 self.changed = self.changed or not same_bits(one[self._part], other[self._part])
                 one[self._part] = other[self._part]
         return result
-
-
-def _cloned(result: Any) -> Any:
-    if isinstance(result, tuple | list):
-        return type(result)(map(_cloned, result))
-    return result.clone() if isinstance(result, torch.Tensor) else result
 
 
 def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:

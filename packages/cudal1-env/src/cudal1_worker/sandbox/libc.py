@@ -31,9 +31,6 @@ MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
-MS_NOATIME = 1024
-MS_NODIRATIME = 2048
-MS_RELATIME = 1 << 21
 MNT_DETACH = 2
 
 # Operations of prctl(2).
@@ -49,9 +46,6 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 _SYS_PIVOT_ROOT = 155
 _SYS_CAPSET = 126
 _SYS_SECCOMP = 317
-_SYS_MOUNT_SETATTR = 442
-_AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -105,29 +99,6 @@ def unmount(target: str) -> None:
 def pivot_root(new: str, old: str) -> None:
     """Make `new` the root of this mount namespace."""
     syscall(_SYS_PIVOT_ROOT, ctypes.c_char_p(os.fsencode(new)), ctypes.c_char_p(os.fsencode(old)), call="pivot_root")
-
-
-class _MountAttributes(ctypes.Structure):
-    _fields_ = [
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
-    ]
-
-
-def mount_setattr(path: str, flags: int, *, recursive: bool = False) -> None:
-    """Set MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount; the system call uses the same values."""
-    attributes = _MountAttributes(flags, 0, 0, 0)
-    syscall(
-        _SYS_MOUNT_SETATTR,
-        _AT_FDCWD,
-        ctypes.c_char_p(os.fsencode(path)),
-        _AT_RECURSIVE if recursive else 0,
-        ctypes.byref(attributes),
-        ctypes.sizeof(attributes),
-        call=f"mount_setattr of {path}",
-    )
 
 
 class _CapabilityHeader(ctypes.Structure):

@@ -6,6 +6,7 @@ It contains the system's folders (`SYSTEM`), `spec.readable` and a /dev with a f
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -22,6 +23,9 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 
 PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger", "fs", "acpi", "scsi")
 """Parts of /proc that affect the whole machine."""
+
+PRIVATE = ("/tmp", "/dev/shm")
+"""Folders of the worker's own, for writing."""
 
 _QUIET = libc.MS_NOSUID | libc.MS_NODEV
 _MAX_FILES = 200_000
@@ -65,15 +69,13 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         _bind(fd, root + path)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{target}", f"{root}/dev/{name}")
-    read_only(root)
     _mount_proc(root + "/proc", own=own_proc)
-    for folder in ("/tmp", "/dev/shm"):
+    for folder in PRIVATE:
         data = f"size={spec.tmp_bytes},nr_inodes={_MAX_FILES},mode=1777"
         libc.mount("private", root + folder, "tmpfs", _QUIET, data)
         for path, fd in sources:  # the mount covers projects below /tmp: bind them again
             if path.startswith(folder + "/"):
                 _bind(fd, root + path)
-                _set_read_only(root + path)
     for _, fd in build:
         _copy(fd, root + BUILD_PATH)
     for path in spec.hidden:
@@ -83,6 +85,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     os.chdir(root)
     libc.pivot_root(".", ".")
     libc.unmount(".")
+    _make_read_only()
     os.chdir("/tmp")
 
 
@@ -160,7 +163,6 @@ def _mount_proc(target: str, *, own: bool) -> None:
         path = f"{target}/{name}"
         if os.path.lexists(path):
             libc.mount(path, path, None, libc.MS_BIND | libc.MS_REC)
-            _set_read_only(path)
 
 
 def _hide(path: str, null: int) -> None:
@@ -171,42 +173,22 @@ def _hide(path: str, null: int) -> None:
         libc.mount(f"/proc/self/fd/{null}", path, None, libc.MS_BIND)
 
 
-def _set_read_only(path: str) -> None:
-    """Set one mount read-only, without set-uid programs or devices."""
-    flags = _QUIET | libc.MS_RDONLY
-    try:
-        libc.mount_setattr(path, flags)
-    except OSError:  # before Linux 5.12
-        libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | _kept_flags(path))
+def _make_read_only() -> None:
+    """Make every mount except /proc and the private folders read-only, without set-uid programs.
 
-
-def read_only(root: str) -> None:
-    """Make every mount from `root` down read-only, without set-uid programs."""
-    flags = libc.MS_RDONLY | libc.MS_NOSUID
-    try:
-        libc.mount_setattr(root, flags, recursive=True)
-    except OSError:  # before Linux 5.12: one by one
-        for path in _mounts_below(root):
-            libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | _kept_flags(path))
-
-
-def _mounts_below(root: str) -> list[str]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        points = [line.split(" ")[4] for line in file]
-    decoded = [point.encode("utf-8", "surrogateescape").decode("unicode_escape") for point in points]
-    return [point for point in decoded if point == root or point.startswith(root + "/")]
-
-
-def _kept_flags(path: str) -> int:
-    """Return the flags of a mount that a remount must repeat, because they are locked in a user namespace."""
-    have = os.statvfs(path).f_flag
-    pairs = {
-        os.ST_RDONLY: libc.MS_RDONLY,
-        os.ST_NOSUID: libc.MS_NOSUID,
-        os.ST_NODEV: libc.MS_NODEV,
-        os.ST_NOEXEC: libc.MS_NOEXEC,
-        os.ST_NOATIME: libc.MS_NOATIME,
-        os.ST_NODIRATIME: libc.MS_NODIRATIME,
-        os.ST_RELATIME: libc.MS_RELATIME,
-    }
-    return sum(flag for bit, flag in pairs.items() if have & bit)
+    One by one, because kernels before Linux 5.12 know no other way. A remount must repeat the flags that are locked in
+    a user namespace.
+    """
+    locked = {b"nodev": libc.MS_NODEV, b"noexec": libc.MS_NOEXEC}
+    with open("/proc/self/mountinfo", "rb") as file:
+        mounts = [line.split(b" ")[4:6] for line in file]
+    for name, options in mounts:
+        path = os.fsdecode(name.decode("unicode_escape").encode("latin-1"))
+        if path in ("/proc", *PRIVATE):
+            continue
+        flags = sum(flag for option, flag in locked.items() if option in options.split(b","))
+        try:
+            libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | libc.MS_RDONLY | libc.MS_NOSUID | flags)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.ENOENT):  # unreachable or covered: for the worker, too
+                raise

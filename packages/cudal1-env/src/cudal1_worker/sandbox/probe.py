@@ -116,8 +116,8 @@ def _live(report: Report) -> None:
     thread.join()
 
 
-def _write(path: str) -> Callable[[], object]:
-    return lambda: os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+def _open(path: str, flags: int) -> Callable[[], object]:
+    return lambda: os.close(os.open(path, flags | os.O_CLOEXEC, 0o600))
 
 
 def _connect() -> None:
@@ -138,18 +138,14 @@ def _signal_outside() -> None:
 
 
 ATTEMPTS: dict[str, Callable[[], object]] = {
-    "write to /proc/sys/kernel/core_pattern": lambda: os.close(
-        os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY | os.O_CLOEXEC)
-    ),
-    "write to /proc/sys/vm/drop_caches": lambda: os.close(
-        os.open("/proc/sys/vm/drop_caches", os.O_WRONLY | os.O_CLOEXEC)
-    ),
-    "write outside its folder": _write("/var/cudal1-probe"),
-    "write to a control group": _write("/sys/fs/cgroup/cudal1-probe"),
+    "write to /proc/sys/kernel/core_pattern": _open("/proc/sys/kernel/core_pattern", os.O_WRONLY),
+    "write to /proc/sys/vm/drop_caches": _open("/proc/sys/vm/drop_caches", os.O_WRONLY),
+    "write outside its folder": _open("/var/cudal1-probe", os.O_WRONLY | os.O_CREAT),
+    "write to a control group": _open("/sys/fs/cgroup/cudal1-probe", os.O_WRONLY | os.O_CREAT),
     "open a network socket": _connect,
     "choose a core": _move,
     "signal a process outside": _signal_outside,
-    "read the memory of the machine": lambda: os.close(os.open("/dev/mem", os.O_RDONLY | os.O_CLOEXEC)),
+    "read the memory of the machine": _open("/dev/mem", os.O_RDONLY),
 }
 """Attempts that must fail inside the sandbox."""
 

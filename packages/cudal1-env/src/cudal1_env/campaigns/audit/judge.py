@@ -16,7 +16,6 @@ from cudal1_data import Task
 
 from cudal1_env.errors import NoRoomError, TooLargeError
 from cudal1_env.gate import reference_sha256
-from cudal1_env.judge.begun import faults_named
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
@@ -75,7 +74,7 @@ class AuditJudge(Judge):
     def _with_room(self, task: Task) -> Generator[None]:
         """Raise `TooLargeError` if the device lacks memory inside the block, where no other task's pool is kept."""
         try:
-            with faults_named(self.device):
+            with self.device.faults_named():
                 yield
         except NoRoomError as error:
             raise TooLargeError(f"{task.id}: too little memory for its inputs and answers ({error})") from error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker.overlap import Place
 
+from cudal1_env.errors import MachineError, NoRoomError
 from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.device.strides import own_memory
@@ -200,6 +202,23 @@ class Device(Protocol):
     def out_of_room(self, error: Exception) -> bool:
         """Return whether a fault means that the device has too little free memory."""
         return False
+
+    @contextlib.contextmanager
+    def faults_named(self) -> Generator[None]:
+        """Turn the device's failures inside the block into machine errors.
+
+        Raises:
+            NoRoomError: The device has too little memory.
+            MachineError: The device failed in another way.
+        """
+        try:
+            yield
+        except self.faults as error:
+            kind = NoRoomError if self.out_of_room(error) else MachineError
+            raise kind(
+                f"the GPU failed in the judge with {type(error).__name__}: {error}; start a new process, "
+                "on another GPU if it goes on"
+            ) from error
 
     def state(self) -> GpuState | None:
         """Return the device's state as its driver reports it; None without a driver."""

@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ class CpuDevice(Device):
 
     def __init__(self, core: int | None) -> None:
         self._core = core
-        self.model = model_name()
+        self.model = cpu_info().get("model name") or platform.processor() or platform.machine()
         self.environment: dict[str, str] = {}
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
         self._noise = np.random.default_rng().integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
@@ -189,13 +190,7 @@ def level2_bytes(core: int) -> int:
     return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]] if text[-1] in "KMG" else int(text)
 
 
-def model_name() -> str:
-    """Return the CPU's model name, as the system reports it."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+def cpu_info() -> dict[str, str]:
+    """Return the system's description of a CPU, by name of the field."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

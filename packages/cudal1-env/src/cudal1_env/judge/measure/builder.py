@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from cudal1_data.sources.starter import STARTER_FOLDER
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.judge.device.base import Device
-from cudal1_env.judge.device.place import answers
+from cudal1_env.judge.device.cpu import cpu_info
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case, Role
 from cudal1_env.judge.measure.fault import Fault
@@ -19,7 +21,7 @@ from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.build_store import BuildKey, BuildStore
 from cudal1_env.judge.workers.lease import Hold, sharing
-from cudal1_env.judge.workers.toolchain import cpu_features, toolchain
+from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
@@ -89,13 +91,15 @@ class Builder:
         if not self.private_files():
             return None
         self.zygote.start()
-        environment = clean_environment(**self.device.environment)
+        environment, cpu = clean_environment(**self.device.environment), cpu_info()
         return BuildKey(
             program=case.source,
             reference=case.task.source,
             layers=self.spec(None, core=None).layers,
             toolchain=f"{toolchain(environment)}\ntorch {self.zygote.torch}, CUDA {self.zygote.cuda}",
-            architecture=f"{cpu_features()}\n{self.device.name} {self.device.model}, driver {self.device.driver}",
+            # `-march=native` depends on the CPU's flags.
+            architecture=f"{cpu.get('flags')} {cpu.get('model name')}\n"
+            f"{self.device.name} {self.device.model}, driver {self.device.driver}",
             flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
         )
 
@@ -232,3 +236,9 @@ class Builder:
         self.zygote.close()
         self._with_compiler.close()
         self.folders.close()
+
+
+def answers() -> tuple[str, ...]:
+    """Return the folders with correct programs for bundled tasks, of this package and its copies on the module path."""
+    copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
+    return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})

@@ -347,7 +347,8 @@ class Pool:
 
         Call it whenever the pool becomes idle: other pools and other judges of the device need the memory.
         """
-        self.oracle.ask("rest")
+        with self._lock:
+            self.oracle.ask("rest")
         self.device.trim()
 
     def make_way(self) -> None:

@@ -81,12 +81,9 @@ def take_seat(device: Device) -> Seat:
     upper = cores[(len(cores) + 1) // 2 :]
     for core in reversed(upper):
         fd = _open_lock(f"seat-{core_name(core)}")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            continue
-        return Seat(core, _kept_free(frozenset(upper)), fd)
+        if _locked(fd, fcntl.LOCK_EX):
+            return Seat(core, _kept_free(frozenset(upper)), fd)
+        os.close(fd)
     return Seat(last, _kept_free(frozenset(upper)))
 
 

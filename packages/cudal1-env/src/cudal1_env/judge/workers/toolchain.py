@@ -48,13 +48,6 @@ def _scripts() -> str:
     return whole.hexdigest()
 
 
-def cpu_features() -> str:
-    """Return the CPU's model and features, on which `-march=native` depends."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    return " ".join(value.strip() for name, value in named.items() if name.strip() in ("model name", "flags"))
-
-
 def toolchain(environment: Mapping[str, str]) -> str:
     """Return a description of the tools that compile programs; the workers' environment may name compilers."""
     home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
