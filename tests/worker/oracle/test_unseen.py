@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import torch
 from cases import mostly_slow
-from cudal1_data import Task
+from cudal1_data import Task, load_task
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
@@ -23,6 +23,7 @@ from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
+from cudal1_env.testing.programs import exploits_folder
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Timed, Unseen, chosen
 
@@ -38,6 +39,7 @@ SHOWN = {
     "a softmax by hand": "torch.nn.functional.normalize((x - x.amax(-1, keepdim=True)).exp(), p=1, dim=-1) @ w",
     "a norm": "torch.nn.functional.layer_norm(x, (64,))",
     "keys under a mask": "torch.softmax((x @ w).masked_fill(torch.arange(64) >= 40, -torch.inf), -1) @ t",
+    "keys before each query": "torch.softmax((x @ w / 8).masked_fill(torch.ones(64, 64).triu(1) > 0, -9e9), -1) @ t",
     "places only": "torch.cat([t.gather(1, x.argsort(-1)), t.gather(1, w.topk(4).indices)], -1)",
     "the last row": "torch.relu(x @ w)[-1]",
     "infinities": "(x @ w).masked_fill(x > 1, -torch.inf)",
@@ -67,6 +69,10 @@ LEFT_OUT = {
         "nn.functional.conv1d(x[:, None], 0.1 ** (torch.arange(33) - 16).abs().view(1, 1, 33).to(x.dtype), padding=16)",
         "(convolution) left out",
     ),
+    "tiles that fade": (
+        "(t.repeat(4, 4) * (-0.5 * (torch.arange(256)[:, None] - torch.arange(256)).abs()).exp()) @ x.repeat(4, 1)",
+        "(mm) without the tiles that hold least",
+    ),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
     "a list": ("t + 0 * torch.cat([x, w]).sum()", "if it was another call's"),
@@ -76,6 +82,14 @@ LEFT_OUT = {
         "if it was another call's",
     ),
 }
+
+
+TASKS = {
+    "equal_loudness": "(mean) from half of its terms",
+    "gated_layers": "(mm) with weights in eight bits",
+    "slopes_of_heads": "(bmm) without the tiles that hold least",
+}
+"""Tasks of tests/exploits with work that no output shows."""
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +111,9 @@ def task_of(expression: str) -> Task:
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
 
 
-def doubts(judge: Judge, expression: str) -> str:
-    pool = judge._pools.take(Case(task_of(expression), "", "training"), None)
+def doubts(judge: Judge, expression: str | Task) -> str:
+    task = expression if isinstance(expression, Task) else task_of(expression)
+    pool = judge._pools.take(Case(task, "", "training"), None)
     pool.sets(0, 1)
     return "; ".join(pool.doubts())
 
@@ -117,6 +132,12 @@ def test_products_whose_precision_no_output_shows_are_named(name: str, judge: Ju
 def test_work_that_no_output_shows_is_named(name: str, judge: Judge) -> None:
     expression, named = LEFT_OUT[name]
     assert named in doubts(judge, expression)
+
+
+@pytest.mark.parametrize("name", mostly_slow(TASKS, "gated_layers"))
+def test_work_that_no_output_of_these_tasks_shows_is_named(name: str, judge: Judge) -> None:
+    task = load_task(exploits_folder() / "tasks" / f"{name}.py", device="cpu")
+    assert TASKS[name] in doubts(judge, task)
 
 
 @pytest.mark.parametrize(

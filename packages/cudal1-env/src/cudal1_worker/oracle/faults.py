@@ -76,15 +76,17 @@ class Watched:
 
     Args:
         run: Executes one call.
+        compares: Whether an equal result does not count as changed.
     """
 
-    def __init__(self, run: Callable[[Call], Any]) -> None:
+    def __init__(self, run: Callable[[Call], Any], *, compares: bool = True) -> None:
         self.changed = False
         self._run = run
+        self._compares = compares
 
     def __call__(self, call: Call) -> Any:
         """Execute one call."""
-        if call.func._schema.is_mutable:  # cannot run twice
+        if not self._compares or call.func._schema.is_mutable:  # the latter cannot run twice
             self.changed = True
             return self._run(call)
         plain, faulty = call.func(*call.args, **call.kwargs), self._run(call)

@@ -162,12 +162,12 @@ class Call:
         """Summed dimensions of a product's last factor of which a part can be taken, with their sizes."""
         shape = self.args[self.factor].shape
         if self.name == "convolution":
-            dims = [] if self.bound["groups"] != 1 else [self._along()[1]]
+            dims = [] if self.bound["groups"] != 1 else [self.along[1]]
             dims += range(2, len(shape))
         elif self.name.startswith(_ATTENTION):
             dims = [-2]
         else:
-            dims = [self._along()[1]] if self.product.along is not None else []
+            dims = [self.along[1]] if self.product.along is not None else []
         return [(dim % len(shape), shape[dim]) for dim in dims]
 
     def without(self, part: tuple[slice, ...]) -> Any:
@@ -292,14 +292,16 @@ class Call:
         """Return the arguments for a part of the terms; only one part may include the addend."""
         assert self.product.along is not None
         args = list(self.args)
-        for place, dim in zip(self.product.factors, self._along(), strict=True):
+        for place, dim in zip(self.product.factors, self.along, strict=True):
             args[place] = args[place].narrow(dim, start, count)
         at = self.product.addend
         if not addend and at is not None and at < len(args) and isinstance(args[at], torch.Tensor):
             args[at] = torch.zeros_like(args[at])
         return args
 
-    def _along(self) -> tuple[int, int]:
+    @property
+    def along(self) -> tuple[int, int]:
+        """Summed dimensions of a product's first two factors."""
         assert self.product.along is not None
         one, other = self.product.along
         second = self.args[self.product.factors[1]]
@@ -338,7 +340,7 @@ class Call:
         args = list(self.args)
         if self._is_sum() and self.terms > 1:
             if self.kind == "product":
-                for place, dim in zip(self.product.factors, self._along(), strict=True):
+                for place, dim in zip(self.product.factors, self.along, strict=True):
                     args[place] = args[place].flip(dim)
             else:
                 args[0] = args[0].flip(self.dim)

@@ -2,8 +2,8 @@
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
 by that of another draw of the inputs, in whole or in a part; a product's factors are rounded to the next lower
-precision, or a part of its last factor is zero. An output shows a fault if an element exceeds its tolerance. If no
-output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
+precision, or a part of its last factor is zero; and those of `omitted`. An output shows a fault if an element exceeds
+its tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
 (docs/decisions/003-gate-runs-programs.md).
 
 Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.reference_error import error_of
@@ -68,10 +70,12 @@ class _Fault:
     text: str
     step: int | None = None
     """Number of the step; None for a fault in an input."""
-    precision: str | None = None
-    """Precision to which a product's factors are rounded."""
-    zeros: bool = False
-    """Whether `part` is of a product's last factor, and set to zero."""
+    change: Callable[[Call], Any] | None = None
+    """Executes the step with a fault; None if a result is replaced."""
+    rounds: bool = False
+    """Whether `change` only rounds."""
+    twin: tuple[str, int] | None = None
+    """Name and number of the step in the float64 twin, if the fault is tested there: a program may round less."""
     place: int = 0
     """Position of the input to replace."""
     part: tuple[slice, ...] = ()
@@ -120,7 +124,7 @@ class Unseen:
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
             if left is None:
-                left = [fault for fault in self._faults(one, seed) if precision or fault.precision is None]
+                left = [fault for fault in self._faults(one, seed) if precision or not fault.rounds]
             accepting = self._accepting(one)
             if accepting:
                 return [accepting]
@@ -133,8 +137,10 @@ class Unseen:
 
     def _faults(self, one: _Set, seed: int) -> list[_Fault]:
         values = copied(one.values)
-        with _Calls(gpu=self._oracle.device.type == "cuda") as counted:
-            self._oracle.run(self._oracle.models.plain, values)
+        model = self._oracle.models.plain
+        kept = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
+        with _Calls(gpu=self._oracle.device.type == "cuda", kept=kept) as counted:
+            self._oracle.run(model, values)
         calls, draw = counted.seen, random.Random(seed)
         whole = sum(call.seconds for call in calls)
         found: list[_Fault] = []
@@ -143,9 +149,12 @@ class Unseen:
             name = f"step {k + 1} ({calls[k].name})"
             if calls[k].is_product:
                 lower = self._next_lower(calls[k].dtype)
-                found.append(_Fault(f"{name} in {lower}", k, lower))
+                found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
                 parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
-                found += [_Fault(f"a part of {name} left out", k, zeros=True, part=part) for part in parts]
+                found += [_Fault(f"a part of {name} left out", k, partial(Call.without, part=part)) for part in parts]
+            for words, change in calls[k].omitted:
+                twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
+                found.append(_Fault(f"{name} {words}", k, change, rounds=change is omitted.in_eight_bits, twin=twin))
             found.append(_Fault(f"{name}, if it was another call's", k))
             parts = [part for dim, size in enumerate(calls[k].shape) for part in _parts(dim, size, draw)]
             count = max(_LEAST_PARTS, _PARTS // len(tested))
@@ -213,11 +222,15 @@ class Unseen:
                 self._changes_answer(one, wide) for wide in self._wider(one, fault)
             )
         unseen = self._is_unseen(one, fault, stand_in)
-        return unseen and not (fault.part and not fault.zeros and self._is_dead(one, fault))
+        partly = bool(fault.part) or fault.change is omitted.without_least
+        return unseen and not (partly and self._is_dead(one, fault))
 
     def _is_dead(self, one: _Set, fault: _Fault) -> bool:
-        """Return whether NaN in a part of a call's result reaches no output."""
-        change, values = _Replaced(fault.part, None), copied(one.values)
+        """Return whether NaN in a part of a call's result, or in the tiles left out, reaches no output."""
+        change: Watched | _Replaced = _Replaced(fault.part, None)
+        if not fault.part:
+            change = Watched(partial(omitted.without_least, fill=torch.nan), compares=False)
+        values = copied(one.values)
         try:
             with _Calls(fault.step, change):
                 outputs = self._oracle.run(self._oracle.models.plain, values)
@@ -236,10 +249,10 @@ class Unseen:
         except Exception:
             # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
             # reference itself checks it, and that is no output.
-            return fault.step is not None and not fault.part and fault.precision is None
+            return fault.step is not None and not fault.part and fault.change is None
         if outputs is None:
-            return fault.step in self._long and not fault.part and fault.precision is None
-        excused = fault.precision is not None
+            return fault.step in self._long and not fault.part and fault.change is None
+        excused = fault.rounds
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
             if not answer.is_floating_point():
@@ -261,13 +274,14 @@ class Unseen:
         plain = self._oracle.models.plain
         if fault.step is None:
             return self._oracle.run(plain, self._replaced(one, fault))
-        change: Watched | _Replaced
-        if (lower := fault.precision) is not None:
-            change = Watched(lambda call: call.with_fault(lower))
-        elif fault.zeros:
-            change = Watched(lambda call: call.without(fault.part))
-        else:
-            change = _Replaced(fault.part, stand_in)
+        change: Watched | _Replaced = _Replaced(fault.part, stand_in)
+        if fault.change is not None:
+            change = Watched(fault.change, compares=fault.change is not omitted.without_least)
+        if fault.twin is not None:
+            with _Calls(fault.twin, change):
+                outputs = self._oracle.exact(self._oracle.models.wide, copied(one.values))
+            if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
+                return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
         values = copied(one.values)
         with _Calls(fault.step, change):
             outputs = self._oracle.run(plain, values)
@@ -321,6 +335,8 @@ class Timed:
     """Shape of its (first) result."""
     seconds: float
     """Duration."""
+    omitted: list[tuple[str, Callable[[Call], Any]]] = field(default_factory=list)
+    """Further ways to save work in it (`omitted.ways`), with their words."""
 
 
 _Result = list[torch.Tensor]
@@ -331,13 +347,19 @@ class _Calls(Mode):
     """Counts the calls that compute from tensors, and changes one, or times all.
 
     Args:
-        number: Number of the call to change.
+        number: Number of the call to change, or its name and its number among those of that name.
         change: Executes the changed call; None to time all calls.
         gpu: Whether a call's duration ends with its kernels.
+        kept: Addresses of the model's state.
     """
 
     def __init__(
-        self, number: int | None = None, change: Callable[[Call], Any] | None = None, *, gpu: bool = False
+        self,
+        number: int | tuple[str, int] | None = None,
+        change: Callable[[Call], Any] | None = None,
+        *,
+        gpu: bool = False,
+        kept: Container[int] = (),
     ) -> None:
         super().__init__()
         self.seen: list[Timed] = []
@@ -345,7 +367,9 @@ class _Calls(Mode):
         self._number = number
         self._change = change
         self._gpu = gpu
+        self._kept = kept
         self._count = 0
+        self._of_name = Counter[str]()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -354,9 +378,11 @@ class _Calls(Mode):
         call, began = Call(func, args, kwargs or {}), time.perf_counter()
         if not _computes(func) or not any(isinstance(one, torch.Tensor) for one in tree_leaves([args, call.kwargs])):
             return func(*args, **call.kwargs)
+        places = self._count, (call.name, self._of_name[call.name])
         self._count += 1
+        self._of_name[call.name] += 1
         if self._change is not None:
-            return self._change(call) if self._count - 1 == self._number else func(*args, **call.kwargs)
+            return self._change(call) if self._number in places else func(*args, **call.kwargs)
         result = func(*args, **call.kwargs)
         if self._gpu:
             torch.cuda.synchronize()
@@ -365,7 +391,8 @@ class _Calls(Mode):
         dtype = call.dtype if is_product else torch.float32
         first = next(iter(_results(result)), None)
         shape = () if first is None else tuple(first.shape)
-        self.seen.append(Timed(call.name, is_product, dtype, call.parted if is_product else [], shape, seconds))
+        parted = call.parted if is_product else []
+        self.seen.append(Timed(call.name, is_product, dtype, parted, shape, seconds, omitted.ways(call, self._kept)))
         return result
 
 

@@ -1,0 +1,83 @@
+"""Faults that save work in one call: eight bits, a sample of the terms, no tiles that hold least."""
+
+from __future__ import annotations
+
+import torch
+from cudal1_worker.oracle.omitted import in_eight_bits, of_a_sample, ways, without_least
+from cudal1_worker.oracle.steps import Call
+
+aten = torch.ops.aten
+
+
+def near(rows: int, fading: float) -> torch.Tensor:
+    place = torch.arange(rows, dtype=torch.float64)
+    return (-fading * (place[:, None] - place).abs()).exp()
+
+
+def names(call: Call, kept: set[int] | None = None) -> list[str]:
+    return [one.__name__ for _, one in ways(call, kept or set())]
+
+
+def test_rows_of_weights_round_to_255_levels() -> None:
+    weight = torch.randn(8, 64, dtype=torch.float64)
+    weight[3] *= 1e6
+    result = in_eight_bits(Call(aten.linear.default, (torch.eye(64, dtype=torch.float64), weight), {})).T
+    level = weight.abs().amax(1, keepdim=True) / 127.0
+    assert ((result - weight).abs() <= 0.5001 * level).all()
+    assert (result / level - (result / level).round()).abs().max() < 1e-3
+
+
+def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
+    x, w = torch.randn(4, 128), torch.randn(128, 3)
+    kept = [*range(32), *range(64, 96)]
+    found = of_a_sample(Call(aten.mean.dim, (x, [1]), {}))
+    torch.testing.assert_close(found, x[:, kept].mean(1))
+    found = of_a_sample(Call(aten.addmm.default, (torch.ones(3), x, w), {}))
+    torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
+
+
+def test_a_sample_of_a_loss_keeps_its_pairs() -> None:
+    x = torch.randn(4096)
+    assert of_a_sample(Call(aten.mse_loss.default, (x, x), {})) == 0.0
+
+
+def test_the_quarter_of_the_tiles_that_holds_least_is_left_out() -> None:
+    found = without_least(Call(aten.mm.default, (near(256, 0.5), torch.eye(256, dtype=torch.float64)), {}))
+    assert (found == 0.0)[:32, 160:].all()
+    assert (found > 0.0)[:32, :96].all()
+    assert 0.2 < (found == 0.0).double().mean() < 0.4
+
+
+def test_tiles_of_zeros_are_not_among_the_least() -> None:
+    factor = torch.rand(128, 128).tril()
+    found = without_least(Call(aten.mm.default, (factor, torch.eye(128)), {}))
+    assert 1000 < int(((found == 0.0) & (factor > 0.0)).sum()) <= 2 * 32 * 32  # two of ten tiles
+
+
+def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
+    q = torch.randn(1, 2, 256, 16)
+    mask = near(256, 0.5).log().float().expand(1, 2, 256, 256)
+    func = aten._scaled_dot_product_flash_attention_for_cpu.default
+    call = Call(func, (q, q, torch.eye(256, 16).expand(1, 2, 256, 16)), {"attn_mask": mask})
+    assert names(call) == ["without_least"]
+    found = without_least(call)[0]
+    assert (found[..., 160:, :] == 0.0).all()
+    assert (found[..., :32, :] > 0.0).all()
+
+
+def test_only_weights_in_half_precision_are_tested_in_eight_bits() -> None:
+    x, w = torch.ones(4, 64).bfloat16(), torch.ones(64, 64).bfloat16()
+    kept = {w.untyped_storage().data_ptr()}
+    assert "in_eight_bits" in names(Call(aten.mm.default, (x, w.T), {}), kept)
+    assert "in_eight_bits" not in names(Call(aten.mm.default, (w, x.T), {}), kept)
+    assert "in_eight_bits" not in names(Call(aten.mm.default, (w, w), {}), kept)
+    w = torch.ones(64, 64)
+    assert "in_eight_bits" not in names(Call(aten.mm.default, (x.float(), w), {}), {w.untyped_storage().data_ptr()})
+
+
+def test_calls_without_many_terms_have_no_such_faults() -> None:
+    x = torch.ones(8, 8)
+    calls = [(aten.mm.default, (x, x)), (aten.sum.default, (x,)), (aten.exp.default, (x,)), (aten.amax.default, (x,))]
+    assert not any(names(Call(func, args, {})) for func, args in calls)
+    assert not names(Call(aten.amax.default, (torch.ones(128, 1),), {}))
+    assert names(Call(aten.dot.default, (torch.ones(128), torch.ones(128)), {})) == ["of_a_sample"]
