@@ -108,6 +108,19 @@ def test_of_half_precision_few_elements_may_exceed_their_tolerance_a_little(
     assert found.error > found.tolerance  # the record still tells the worst element
 
 
+@pytest.mark.parametrize(
+    ("places", "correct"),
+    [((5, 70_001, 300_007), True), ((5, 4_005, 300_005), False), ((5, 4_005), True), ((250_000, 250_100), True)],
+    ids=["scattered", "three of a column of 400", "two of a column of 400", "two of a row of 1,000"],
+)
+def test_elements_that_exceed_their_tolerance_are_not_crowded(places: tuple[int, ...], *, correct: bool) -> None:
+    right, limits = np.ones(400_000), np.full(400_000, 0.01)
+    got = right.copy()
+    got[list(places)] += 0.015
+    answer = Answer(np.arange(4), right[:4], limits[:4], right, limits)
+    assert compare(got, answer, Expected((400, 1000), "bfloat16", False), whole=True).correct == correct
+
+
 def test_of_a_small_output_no_element_may_exceed_its_tolerance() -> None:
     right, limits = np.ones(99_999), np.full(99_999, 2.0**-6)
     got = right.astype(np.float32)

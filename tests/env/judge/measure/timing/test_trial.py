@@ -78,6 +78,7 @@ class Script:
         chained: bool = False,
         sizes: Sizes = ONE_CALL,
         seed: int = 0,
+        full_checks: int = 1,
     ) -> None:
         self.log: list[tuple[str, list[int]]] = []
         self.reference = ScriptedArm("R", reference_ms, chained=chained)
@@ -92,7 +93,8 @@ class Script:
                 self.log.append((arm.who, [one.index for one in sets]))
             before_s = untimed_s if arm.who == "C" else reference_untimed_s
             call_ms = empty_ms() + (0.0 if empty else arm.call_ms())
-            return Sample(call_ms, () if empty else ((),) * len(sets), 0, 0.0 if chained else 0.02, before_s)
+            found = () if empty else ((),) * len(sets)
+            return Sample(call_ms, found, full_checks, 0.0 if chained else 0.02, before_s)
 
         monkeypatch.setattr(module, "timed_sample", sample)
         self.trial = Trial(
@@ -290,3 +292,7 @@ def test_a_trial_ends_when_the_caller_says_so(monkeypatch: pytest.MonkeyPatch) -
     script = Script(monkeypatch)
     assert script.run(lambda samples: samples.pairs == 9).samples.pairs == 9
     assert script.candidate.closed
+
+
+def test_a_trial_without_whole_comparisons_makes_all_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Script(monkeypatch, full_checks=0).run(lambda samples: True).samples.pairs == 20

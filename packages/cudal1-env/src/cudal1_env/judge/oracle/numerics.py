@@ -7,9 +7,10 @@ to the answer, or to the alternative that the reference itself may give.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,9 @@ unequal amounts, where a maximum chooses between an input and a product's result
 _RARELY, _RARE = 2.0, 100_000
 """Half precision: one element in so many may exceed its tolerance, up to this factor. Of 24 million elements of an
 honest program three exceeded it by up to 1.26 (docs/decisions/002-tolerance-by-element.md, rule 11)."""
+_CROWD = 200
+"""Half precision: of elements with an index in common, one may exceed its tolerance, or one in so many. Chance has no
+preferred place, but a program that computes a part of the output roughly does."""
 
 _LOOSEST = 0.25
 """Maximum median of an output's relative tolerances; beyond it the reference is too inaccurate to judge against."""
@@ -142,8 +146,10 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
             found = got[piece].long() if _is_torch(got) else got[piece].astype(np.int64)
             wrong += int(((found != right[piece]) & (found != limits[piece])).sum())  # neither of the two values
         return Comparison(wrong / got.shape[0], wrong == 0)
-    worst, beyond, squares = (0.0, 0.0, 0.0), 0, 0.0
+    worst, squares = (0.0, 0.0, 0.0), 0.0
+    beyond: list[int] | None = []
     by = limits if answer.bulk_limits is None else answer.bulk_limits
+    most = got.shape[0] // _RARE if whole else 0
     for piece in _pieces(got.shape[0]):
         with np.errstate(all="ignore"):
             errors = _namespace(got).abs(got[piece] - right[piece])
@@ -155,11 +161,12 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
             return Comparison(float("nan"), False)
         if whole and answer.bulk is not None:
             squares += float(((errors / by[piece]).clip(0.0, 1.0) ** 2).sum())
-        if 1.0 < found[0] < _RARELY:
-            beyond += _beyond(errors, right[piece], limits[piece], expected.dtype)
+        if beyond is not None and found[0] > 1.0:
+            more = _beyond(errors, right[piece], limits[piece], expected.dtype) if found[0] < _RARELY else None
+            beyond = None if more is None or len(more) > most else [*beyond, *(piece.start + place for place in more)]
         worst = max(worst, found)
     scale = answer.scale if answer.scale > 0 else 1.0
-    rare = expected.dtype in HALF and worst[0] < _RARELY and beyond <= got.shape[0] // _RARE
+    rare = beyond is not None and len(beyond) <= most and not crowded(beyond, expected.shape)
     bulk = 0.0
     if whole and answer.bulk is not None and squares > 0.0:
         bulk = math.sqrt(squares / got.shape[0] / answer.bulk) if answer.bulk > 0 else math.inf
@@ -167,16 +174,36 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
     return Comparison(worst[1] / scale, within and bulk <= 1.0, worst[2] / scale, bulk)
 
 
-def _beyond(errors: Array, right: Array, limits: Array, dtype: str) -> float:
-    """Return how many elements exceed their tolerance; infinity if that is the floor in one of them.
+def _beyond(errors: Array, right: Array, limits: Array, dtype: str) -> list[int] | None:
+    """Return the places of elements that exceed their tolerance; None if it is the floor in one of them.
 
     The floor is for the last rounding, which has a bound and no tail.
     """
     if dtype not in HALF:
-        return math.inf
+        return None
     beyond = errors > limits
     floor = _namespace(errors).abs(right) * (1.01 * HALF[dtype] * EPSILON[dtype])
-    return math.inf if bool((beyond & (limits <= floor)).any()) else int(beyond.sum())
+    if bool((beyond & (limits <= floor)).any()):
+        return None
+    return (beyond.nonzero().reshape(-1) if _is_torch(beyond) else np.flatnonzero(beyond)).tolist()
+
+
+def crowded(places: Sequence[int], shape: tuple[int, ...]) -> bool:
+    """Return whether too many of some flat places have an index in common, or several.
+
+    >>> crowded([3, 7], (400, 4)), crowded([3, 7, 11], (400, 4)), crowded([2, 3], (400, 4))
+    (False, True, True)
+    """
+    if len(places) < 2:
+        return False
+    indices = np.unravel_index(np.asarray(places), shape)
+    for count in range(1, len(shape)):
+        for dims in itertools.combinations(range(len(shape)), count):
+            size = math.prod(shape) // math.prod(shape[dim] for dim in dims)
+            most = np.unique(np.stack([indices[dim] for dim in dims]), axis=1, return_counts=True)[1].max()
+            if most > max(1, size // _CROWD):
+                return True
+    return False
 
 
 def _pieces(size: int) -> Iterator[slice]:
