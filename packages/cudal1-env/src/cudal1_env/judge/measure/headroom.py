@@ -22,7 +22,8 @@ _COPIES = 3
 
 def check_memory(device: Device, candidate: Arm) -> None:
     """Raise `Fault` if a living candidate holds too much memory of the device, or of the host (GPU workers)."""
-    if (free_bytes := device.free_bytes()) is not None:
+    free_bytes = device.free_bytes()
+    if free_bytes is not None and free_bytes < _HEADROOM_BYTES:
         needs_bytes = candidate.io_spec.work_bytes + candidate.io_spec.state_bytes
         held_bytes = device.process_bytes(candidate.worker.pid)
         if (text := memory_missing(free_bytes, held_bytes, usual_memory(needs_bytes))) is not None:
@@ -41,14 +42,14 @@ def usual_memory(needs_bytes: int) -> int:
 
 
 def memory_missing(free_bytes: int, held_bytes: int | None, usual_bytes: int) -> str | None:
-    """Return why a candidate holds too much GPU memory; None if enough is free, or others hold what is missing.
+    """Return why a candidate holds too much GPU memory; None if others hold what is missing.
 
     Args:
-        free_bytes: Free memory of the GPU.
+        free_bytes: Free memory of the GPU, which is too little.
         held_bytes: Memory of the candidate's processes; if unknown, the candidate has to answer for what is missing.
         usual_bytes: `usual_memory`.
     """
-    if free_bytes >= _HEADROOM_BYTES or (held_bytes is not None and held_bytes <= usual_bytes):
+    if held_bytes is not None and held_bytes <= usual_bytes:
         return None
     holds = "" if held_bytes is None else f"holds {held_bytes / 2**30:.3g} GiB of GPU memory and "
     return (
