@@ -146,7 +146,7 @@ class Unseen:
         kept = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
         for _ in range(_RUNS):
             values = copied(one.values)
-            with _Calls(gpu=self._oracle.device.type == "cuda", kept=kept) as counted:
+            with _Calls(gpu=self._oracle.device.type == "cuda", kept=None if runs else kept) as counted:
                 self._oracle.run(model, values)
             runs.append(counted.seen)
         return [replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)]
@@ -361,7 +361,7 @@ class _Calls(Mode):
         number: Number of the call to change, or its name and its number among those of that name.
         change: Executes the changed call; None to time all calls.
         gpu: Whether a call's duration ends with its kernels.
-        kept: Addresses of the model's state.
+        kept: Addresses of the model's state, to find `Timed.omitted`; None to leave that empty.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class _Calls(Mode):
         change: Callable[[Call], Any] | None = None,
         *,
         gpu: bool = False,
-        kept: Container[int] = (),
+        kept: Container[int] | None = None,
     ) -> None:
         super().__init__()
         self.seen: list[Timed] = []
@@ -403,7 +403,8 @@ class _Calls(Mode):
         first = next(iter(_results(result)), None)
         shape = () if first is None else tuple(first.shape)
         parted = call.parted if is_product else []
-        self.seen.append(Timed(call.name, is_product, dtype, parted, shape, seconds, omitted.ways(call, self._kept)))
+        ways = [] if self._kept is None else omitted.ways(call, self._kept)
+        self.seen.append(Timed(call.name, is_product, dtype, parted, shape, seconds, ways))
         return result
 
 

@@ -399,10 +399,11 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
             return pointwise("sqrt(a)", over("sum", pointwise("a * a", x), axes, keepdim=keepdim))
         case "cumsum":
             (axis,), last = axes, len(x.dims) - 1
-            order = (*(place for place in range(last + 1) if place != axis), axis)
-            lines = moved(x, order) if axis != last else x
-            scan = Node("scan", lines.dims, operands=(lines,), how="sum", trailing=1, dtype=x.dtype)
-            return moved(scan, (*range(axis), last, *range(axis, last))) if axis != last else scan
+            if axis == last:
+                return Node("scan", x.dims, operands=(x,), how="sum", trailing=1, dtype=x.dtype)
+            scan = lowered(name, moved(x, (*range(axis), *range(axis + 1, last + 1), axis)), (last,))
+            assert isinstance(scan, Node)
+            return moved(scan, (*range(axis), last, *range(axis, last)))
         case "softmin":
             return lowered("softmax", pointwise("-a", x), axes, keepdim=keepdim, correction=correction)
         case _:

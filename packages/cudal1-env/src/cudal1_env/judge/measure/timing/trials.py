@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -117,12 +117,20 @@ class Trials:
                 self._construct_reference(pool, reference, first, alone)
                 constructing.result()
             except (TaskError, *self._device.faults):
-                fault = constructing.exception()
-                if isinstance(fault, Fault) and fault.status is not Status.OUT_OF_MEMORY:
-                    raise fault from None
+                self._raise_own_fault(constructing)
                 raise
             finally:
                 del constructing  # its exception holds this frame: a cycle that would keep both arms' memory
+
+    def _raise_own_fault(self, constructing: Future[None]) -> None:
+        """Wait for the candidate's construction; raise its `Fault` unless it lacked memory."""
+        try:
+            constructing.result()
+        except Fault as fault:
+            if fault.status is not Status.OUT_OF_MEMORY:
+                raise
+        except (TaskError, *self._device.faults):
+            pass
 
     def _beside(self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm) -> TrialResult:
         """Make both arms' untimed calls, then measure."""
