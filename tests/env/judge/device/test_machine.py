@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from cudal1_data import Task
@@ -20,6 +21,7 @@ from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
+from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.measure.headroom import memory_missing, usual_memory
 from cudal1_env.judge.measure.timing.trials import Trials
@@ -190,6 +192,23 @@ def test_only_a_candidate_that_holds_the_missing_memory_is_to_blame(held: int | 
     assert (text is None) == (held is not None and held <= 2 * GIB + 3 * needs)
 
 
+@pytest.mark.parametrize(
+    ("used", "held"),
+    [
+        ({os.getpid(): 9, 1: 5, 2: 3, 3: 7}, 8),
+        ({os.getpid(): 9, 3: 7}, 0),
+        ({os.getpid(): 9, 1: None}, None),
+        ({1: 5}, None),
+    ],
+    ids=["two of a worker's processes", "none of them", "memory is not told", "this process is not named"],
+)
+def test_the_driver_tells_what_a_worker_s_processes_hold(used: dict[int, int | None], held: int | None) -> None:
+    running = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in used.items()]
+    driver = SimpleNamespace(nvmlDeviceGetComputeRunningProcesses=lambda handle: running)
+    nvml = cast("Nvml", SimpleNamespace(_nvml=driver, _handle=None))
+    assert Nvml.process_bytes(nvml, {1, 2}) == held
+
+
 def evaluate_with_free(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, free: Iterator[int], source: str = RIGHT
 ) -> Evaluation:
@@ -203,11 +222,11 @@ def evaluate_with_free(
 def test_a_candidate_that_takes_the_device_for_itself_is_out_of_memory(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: 75 * GIB)
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pids: 75 * GIB)
     one = evaluate_with_free(judge, monkeypatch, itertools.repeat(GIB))
     assert one.status is Status.OUT_OF_MEMORY
     assert "holds 75 GiB of GPU memory and leaves 1 GiB of it free; judge and reference need 4 GiB" in one.message
-    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: GIB)
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pids: GIB)
     assert evaluate_with_free(judge, monkeypatch, itertools.repeat(GIB)).status is Status.CORRECT
     monkeypatch.undo()
     assert evaluate_with_free(judge, monkeypatch, itertools.repeat(100 * GIB)).status is Status.CORRECT
@@ -239,7 +258,7 @@ def test_a_program_that_leaves_no_memory_for_the_reference_is_to_blame(
     monkeypatch.setattr(CpuDevice, "faults", (Full,))
     monkeypatch.setattr(CpuDevice, "out_of_room", lambda self, error: isinstance(error, Full))
     monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 0)
-    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pid: held)
+    monkeypatch.setattr(CpuDevice, "process_bytes", lambda self, pids: held)
     monkeypatch.setattr(CpuDevice, "memory", full)
     if blamed:
         one = judge.evaluate(ADD, RIGHT)

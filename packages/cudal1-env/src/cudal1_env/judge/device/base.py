@@ -240,7 +240,7 @@ class Device(Protocol):
         """Return whether more than half of the device's memory is free; False if it reports none."""
         return False
 
-    def process_bytes(self, pid: int) -> int | None:
+    def process_bytes(self, pids: Collection[int]) -> int | None:
         """Return the device memory that a worker's processes hold, the judge's blocks aside; None if unknown."""
         return None
 

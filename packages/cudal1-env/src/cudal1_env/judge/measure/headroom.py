@@ -25,7 +25,8 @@ def check_memory(device: Device, candidate: Arm) -> None:
     free_bytes = device.free_bytes()
     if free_bytes is not None and free_bytes < _HEADROOM_BYTES:
         needs_bytes = candidate.io_spec.work_bytes + candidate.io_spec.state_bytes
-        held_bytes = device.process_bytes(candidate.worker.pid)
+        worker = candidate.worker
+        held_bytes = device.process_bytes({worker.pid, *worker.other_processes()})
         if (text := memory_missing(free_bytes, held_bytes, usual_memory(needs_bytes))) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
     if device.name == "cuda":

@@ -101,8 +101,8 @@ class CudaDevice(Device):
     def is_roomy(self) -> bool:
         return 2 * self.free_bytes() > int(self._properties.total_memory)
 
-    def process_bytes(self, pid: int) -> int | None:
-        return self._nvml.process_bytes(pid)
+    def process_bytes(self, pids: Collection[int]) -> int | None:
+        return self._nvml.process_bytes(pids)
 
     def own_bytes(self) -> int:
         return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes

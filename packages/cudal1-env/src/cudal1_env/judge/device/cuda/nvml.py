@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Collection
 from typing import Any
 
 from cudal1_env.errors import MachineError
@@ -58,8 +59,8 @@ class Nvml:
         """Return the pids of processes that compute on the GPU, as far as this user may see them."""
         return frozenset(int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
 
-    def process_bytes(self, pid: int) -> int | None:
-        """Return the GPU memory that the processes in a worker's pid namespace hold; 0 if it is dead.
+    def process_bytes(self, pids: Collection[int]) -> int | None:
+        """Return the GPU memory that some processes hold; of dead ones 0.
 
         Memory that another process allocated and shared with them counts for that process.
 
@@ -69,8 +70,7 @@ class Nvml:
         processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         if os.getpid() not in {int(one.pid) for one in processes}:
             return None
-        own = _pid_namespace(pid)
-        held = [one.usedGpuMemory for one in processes if own is not None and _pid_namespace(int(one.pid)) == own]
+        held = [one.usedGpuMemory for one in processes if int(one.pid) in pids]
         return None if None in held else sum(held)
 
     def mps_clients(self) -> int:
@@ -110,11 +110,3 @@ class Nvml:
     def used_bytes(self) -> int:
         """Return the GPU memory in use by all processes."""
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-
-
-def _pid_namespace(pid: int) -> str | None:
-    """Return the pid namespace of a process; None if it is dead or another user's."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return None
