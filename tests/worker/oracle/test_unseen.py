@@ -24,8 +24,9 @@ from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_env.testing.programs import exploits_folder
+from cudal1_worker.oracle.calls import TimedCall, chosen
 from cudal1_worker.oracle.oracle import Oracle
-from cudal1_worker.oracle.unseen import Timed, Unseen, chosen
+from cudal1_worker.oracle.unseen import Unseen
 
 SHOWN = {
     "a product alone": "x @ w",
@@ -232,12 +233,12 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
 
 def test_calls_that_take_long_are_tried_though_they_are_small() -> None:
     seconds = {"mul": 1.0, "svd": 2.0, "amax": 1.0, "div": 0.001}
-    calls = [Timed(name, False, torch.float32, [], (), seconds[name]) for name in seconds]
+    calls = [TimedCall(name, False, torch.float32, [], (), seconds[name]) for name in seconds]
     assert [calls[k].name for k in chosen(calls, random.Random(0))] == ["mul", "svd"]
 
 
 def test_of_many_calls_those_that_take_long_are_drawn_more_often() -> None:
-    calls = [Timed("mul", False, torch.float32, [], (), 10.0 if k == 7 else 1.0) for k in range(200)]
+    calls = [TimedCall("mul", False, torch.float32, [], (), 10.0 if k == 7 else 1.0) for k in range(200)]
     draws = [chosen(calls, random.Random(seed)) for seed in range(100)]
     assert {len(draw) for draw in draws} == {16}
     assert sum(7 in draw for draw in draws) > 40

@@ -16,44 +16,36 @@ the last place of its neighbours. Maxima and minima are not replaced, because th
 
 from __future__ import annotations
 
-import math
 import random
-import time
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
+from cudal1_worker.oracle.calls import Calls, TimedCall, chosen, results
 from cudal1_worker.oracle.faults import Watched
-from cudal1_worker.oracle.models import Mode, copied, same_bits
+from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.steps import HALF, LOWER, Call, is_view
+from cudal1_worker.oracle.steps import HALF, LOWER, Call
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-MAX_CALLS = 16
-"""Maximum calls to test."""
 _RUNS = 3
 """Runs in which the reference's calls are timed."""
-_SPARED = 0.05
-"""Share of the forward pass's time that its cheapest calls take together; these are not tested."""
 _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
 _PARTS, _LEAST_PARTS = 96, 3
 """Parts of all results to replace, drawn for each call in equal numbers, at least so many for each."""
-_NOTHING = ("empty_like", "new_empty", "new_empty_strided")
-"""Calls that compute nothing."""
 _NEIGHBOURS = 16
 """Adjacent elements whose largest magnitude defines the size of one rounding."""
 _QUARTERS = 4
@@ -62,7 +54,6 @@ _STRIDES = (2, 8)
 """Distances of indices that are tested together."""
 _MAX_PARTS = 96
 """Maximum parts of inputs to test; those of the largest inputs come first."""
-_EXTREMES = ("amax", "amin", "aminmax", "max", "min")
 
 
 @dataclass(frozen=True)
@@ -137,16 +128,16 @@ class Unseen:
             left = passed
         return [fault.text for fault in left or []]
 
-    def _timed(self, one: _Set) -> list[Timed]:
+    def _timed(self, one: _Set) -> list[TimedCall]:
         """Return the reference's calls, each with the least of its durations in `_RUNS` runs.
 
         One run does not do: a pause of the machine in one call makes all others seem cheap, so that none is tested.
         """
-        model, runs = self._oracle.models.plain, list[list[Timed]]()
+        model, runs = self._oracle.models.plain, list[list[TimedCall]]()
         kept = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
         for _ in range(_RUNS):
             values = copied(one.values)
-            with _Calls(gpu=self._oracle.device.type == "cuda", kept=None if runs else kept) as counted:
+            with Calls(gpu=self._oracle.device.type == "cuda", kept=None if runs else kept) as counted:
                 self._oracle.run(model, values)
             runs.append(counted.seen)
         return [replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)]
@@ -213,20 +204,20 @@ class Unseen:
                     return f"that elements of output {place} are another call's"
         return ""
 
-    def _other_result(self, one: _Set, step: int) -> _Result:
+    def _other_result(self, one: _Set, step: int) -> list[torch.Tensor]:
         """Return the result of a call for the other draw's inputs."""
-        found, values = _Result(), copied(one.others)
+        found, values = list[torch.Tensor](), copied(one.others)
 
         def keep(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
-            found[:] = [one.clone() for one in _results(result)]
+            found[:] = [one.clone() for one in results(result)]
             return result
 
-        with _Calls(step, keep):
+        with Calls(step, keep):
             self._oracle.run(self._oracle.models.plain, values)
         return found
 
-    def _passes(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> bool:
+    def _passes(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
         if fault.step is None:
             return self._is_unseen(one, fault) and any(
@@ -243,7 +234,7 @@ class Unseen:
             change = Watched(partial(omitted.without_least, fill=torch.nan), compares=False)
         values = copied(one.values)
         try:
-            with _Calls(fault.step, change):
+            with Calls(fault.step, change):
                 outputs = self._oracle.run(self._oracle.models.plain, values)
         except torch.OutOfMemoryError:
             raise
@@ -251,7 +242,7 @@ class Unseen:
             return False
         return change.changed and all(map(same_bits, one.own, outputs))
 
-    def _is_unseen(self, one: _Set, fault: _Fault, stand_in: _Result | None = None) -> bool:
+    def _is_unseen(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None = None) -> bool:
         """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
         try:
             outputs = self._with_fault(one, fault, stand_in)
@@ -280,7 +271,7 @@ class Unseen:
             excused = excused and output.dtype not in HALF and _is_one_rounding(found, right, output.dtype)
         return not excused
 
-    def _with_fault(self, one: _Set, fault: _Fault, stand_in: _Result | None) -> list[torch.Tensor] | None:
+    def _with_fault(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
         """Return the reference's outputs with a fault; None if the fault does not change its step's result."""
         plain = self._oracle.models.plain
         if fault.step is None:
@@ -289,12 +280,12 @@ class Unseen:
         if fault.change is not None:
             change = Watched(fault.change, compares=fault.change is not omitted.without_least)
         if fault.twin is not None:
-            with _Calls(fault.twin, change):
+            with Calls(fault.twin, change):
                 outputs = self._oracle.exact(self._oracle.models.wide, copied(one.values))
             if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
                 return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
         values = copied(one.values)
-        with _Calls(fault.step, change):
+        with Calls(fault.step, change):
             outputs = self._oracle.run(plain, values)
         return outputs if change.changed else None
 
@@ -332,93 +323,6 @@ class Unseen:
         return values
 
 
-@dataclass(frozen=True)
-class Timed:
-    """An operator call in a forward pass."""
-
-    name: str
-    is_product: bool
-    dtype: torch.dtype
-    """Precision of a product."""
-    parted: list[tuple[int, int]]
-    """`Call.parted` of a product; empty for other calls."""
-    shape: tuple[int, ...]
-    """Shape of its (first) result."""
-    seconds: float
-    """Duration."""
-    omitted: list[tuple[str, Callable[[Call], Any]]] = field(default_factory=list)
-    """Further ways to save work in it (`omitted.ways`), with their words."""
-
-
-_Result = list[torch.Tensor]
-"""A call's results that have the shape of the first one; empty if there is none."""
-
-
-class _Calls(Mode):
-    """Counts the calls that compute from tensors, and changes one, or times all.
-
-    Args:
-        number: Number of the call to change, or its name and its number among those of that name.
-        change: Executes the changed call; None to time all calls.
-        gpu: Whether a call's duration ends with its kernels.
-        kept: Addresses of the model's state, to find `Timed.omitted`; None to leave that empty.
-    """
-
-    def __init__(
-        self,
-        number: int | tuple[str, int] | None = None,
-        change: Callable[[Call], Any] | None = None,
-        *,
-        gpu: bool = False,
-        kept: Container[int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.seen: list[Timed] = []
-        """All calls, if none is changed."""
-        self._number = number
-        self._change = change
-        self._gpu = gpu
-        self._kept = kept
-        self._count = 0
-        self._of_name = Counter[str]()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not _computes(func) or not any(isinstance(one, torch.Tensor) for one in tree_leaves([args, call.kwargs])):
-            return func(*args, **call.kwargs)
-        places = self._count, (call.name, self._of_name[call.name])
-        self._count += 1
-        self._of_name[call.name] += 1
-        if self._change is not None:
-            return self._change(call) if self._number in places else func(*args, **call.kwargs)
-        result = func(*args, **call.kwargs)
-        if self._gpu:
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - began
-        is_product = call.kind == "product" and call.dtype in LOWER
-        dtype = call.dtype if is_product else torch.float32
-        first = next(iter(_results(result)), None)
-        shape = () if first is None else tuple(first.shape)
-        parted = call.parted if is_product else []
-        ways = [] if self._kept is None else omitted.ways(call, self._kept)
-        self.seen.append(Timed(call.name, is_product, dtype, parted, shape, seconds, ways))
-        return result
-
-
-@cache
-def _computes(func: Any) -> bool:
-    """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
-    return not is_view(func) and Call(func, (), {}).name not in _NOTHING
-
-
-def _results(result: Any) -> _Result:
-    found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
-    return [one for one in found if one.shape == found[0].shape]
-
-
 class _Replaced:
     """Executes a call and replaces a part of its results; records whether that changed anything.
 
@@ -427,7 +331,7 @@ class _Replaced:
         stand_in: Other results; None for NaN.
     """
 
-    def __init__(self, part: tuple[slice, ...], stand_in: _Result | None) -> None:
+    def __init__(self, part: tuple[slice, ...], stand_in: list[torch.Tensor] | None) -> None:
         self.changed = False
         self._part = part
         self._stand_in = stand_in
@@ -437,7 +341,7 @@ class _Replaced:
         result = call.func(*call.args, **call.kwargs)
         if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
             result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
-        own = _results(result)
+        own = results(result)
         if self._stand_in is None:
             for one in own:
                 if one.is_floating_point():
@@ -476,21 +380,6 @@ def _of_parts(tensors: dict[int, torch.Tensor], draw: random.Random) -> list[_Fa
                 text = f"{_words(part)} of input {place}, if it was another call's"
                 found.append(_Fault(text, place=place, part=part))
     return found[:_MAX_PARTS]
-
-
-def chosen(calls: Sequence[Timed], draw: random.Random) -> list[int]:
-    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest and extremes.
-
-    A draw without replacement takes the largest of log(u) / w, with u uniform and w the weight (Efraimidis and Spirakis
-    2006, Information Processing Letters 97).
-    """
-    left = _SPARED * sum(call.seconds for call in calls)
-    keys: dict[int, float] = {}
-    for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
-        left -= calls[k].seconds
-        if left < 0.0 and calls[k].name not in _EXTREMES:
-            keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
-    return sorted(sorted(keys, key=lambda k: -keys[k])[:MAX_CALLS])
 
 
 def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:

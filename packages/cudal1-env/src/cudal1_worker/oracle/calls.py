@@ -1,0 +1,126 @@
+"""The operator calls of the reference's forward pass: counted, timed, chosen by time, and one of them changed."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from cudal1_worker.oracle import omitted
+from cudal1_worker.oracle.models import Mode
+from cudal1_worker.oracle.steps import LOWER, Call, is_view
+
+MAX_CALLS = 16
+"""Maximum calls to choose."""
+_SPARED = 0.05
+"""Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
+_NOTHING = ("empty_like", "new_empty", "new_empty_strided")
+"""Calls that compute nothing."""
+_EXTREMES = ("amax", "amin", "aminmax", "max", "min")
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """An operator call in a forward pass."""
+
+    name: str
+    is_product: bool
+    dtype: torch.dtype
+    """Precision of a product."""
+    parted: list[tuple[int, int]]
+    """`Call.parted` of a product; empty for other calls."""
+    shape: tuple[int, ...]
+    """Shape of its (first) result."""
+    seconds: float
+    """Duration."""
+    omitted: list[tuple[str, Callable[[Call], Any]]] = field(default_factory=list)
+    """Further ways to save work in it (`omitted.ways`), with their words."""
+
+
+class Calls(Mode):
+    """Counts the calls that compute from tensors, and changes one, or times all.
+
+    Args:
+        number: Number of the call to change, or its name and its number among those of that name.
+        change: Executes the changed call; None to time all calls.
+        gpu: Whether a call's duration ends with its kernels.
+        kept: Addresses of the model's state, to find `TimedCall.omitted`; None to leave that empty.
+    """
+
+    def __init__(
+        self,
+        number: int | tuple[str, int] | None = None,
+        change: Callable[[Call], Any] | None = None,
+        *,
+        gpu: bool = False,
+        kept: Container[int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.seen: list[TimedCall] = []
+        """All calls, if none is changed."""
+        self._number = number
+        self._change = change
+        self._gpu = gpu
+        self._kept = kept
+        self._count = 0
+        self._of_name = Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute one operator call."""
+        call, began = Call(func, args, kwargs or {}), time.perf_counter()
+        if not _computes(func) or not any(isinstance(one, torch.Tensor) for one in tree_leaves([args, call.kwargs])):
+            return func(*args, **call.kwargs)
+        places = self._count, (call.name, self._of_name[call.name])
+        self._count += 1
+        self._of_name[call.name] += 1
+        if self._change is not None:
+            return self._change(call) if self._number in places else func(*args, **call.kwargs)
+        result = func(*args, **call.kwargs)
+        if self._gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        is_product = call.kind == "product" and call.dtype in LOWER
+        dtype = call.dtype if is_product else torch.float32
+        first = next(iter(results(result)), None)
+        shape = () if first is None else tuple(first.shape)
+        parted = call.parted if is_product else []
+        ways = [] if self._kept is None else omitted.ways(call, self._kept)
+        self.seen.append(TimedCall(call.name, is_product, dtype, parted, shape, seconds, ways))
+        return result
+
+
+@cache
+def _computes(func: Any) -> bool:
+    """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
+    return not is_view(func) and Call(func, (), {}).name not in _NOTHING
+
+
+def results(result: Any) -> list[torch.Tensor]:
+    """Return a call's results that have the shape of the first one; empty if there is none."""
+    found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
+    return [one for one in found if one.shape == found[0].shape]
+
+
+def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:
+    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest and extremes.
+
+    A draw without replacement takes the largest of log(u) / w, with u uniform and w the weight (Efraimidis and Spirakis
+    2006, Information Processing Letters 97).
+    """
+    left = _SPARED * sum(call.seconds for call in calls)
+    keys: dict[int, float] = {}
+    for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
+        left -= calls[k].seconds
+        if left < 0.0 and calls[k].name not in _EXTREMES:
+            keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
+    return sorted(sorted(keys, key=lambda k: -keys[k])[:MAX_CALLS])
