@@ -24,7 +24,7 @@ from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_env.testing.programs import exploits_folder
-from cudal1_worker.oracle.calls import TimedCall, chosen
+from cudal1_worker.oracle.calls import TimedCall, chosen, timed
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Unseen
 
@@ -243,6 +243,16 @@ def test_of_many_calls_those_that_take_long_are_drawn_more_often() -> None:
     assert {len(draw) for draw in draws} == {16}
     assert sum(7 in draw for draw in draws) > 40
     assert 3 < sum(150 in draw for draw in draws) < 25
+
+
+def test_many_small_calls_seem_no_dearer_than_they_are() -> None:
+    def run(values: list[torch.Tensor]) -> None:
+        for _ in range(100):
+            values[0].add(1)  # to see it takes ten times as long as to execute it
+        values[1].mm(values[1])
+
+    calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"), ())
+    assert calls[-1].seconds > 0.9 * sum(call.seconds for call in calls)
 
 
 def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:

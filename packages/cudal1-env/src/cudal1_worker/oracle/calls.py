@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.models import Mode
+from cudal1_worker.oracle.models import Mode, copied
 from cudal1_worker.oracle.steps import LOWER, Call, is_view
 
 MAX_CALLS = 16
 """Maximum calls to choose."""
+_RUNS = 3
+"""Runs in which calls are timed."""
+_LEAST_S = 1e-6
+"""Least duration of a call, in seconds."""
 _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
@@ -109,6 +113,33 @@ def results(result: Any) -> list[torch.Tensor]:
     """Return a call's results that have the shape of the first one; empty if there is none."""
     found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
     return [one for one in found if one.shape == found[0].shape]
+
+
+def timed(
+    run: Callable[[list[Any]], object], values: list[Any], device: torch.device, kept: Container[int]
+) -> list[TimedCall]:
+    """Return the calls of a forward pass, each with the least of its durations in `_RUNS` runs.
+
+    One run does not do: a pause of the machine in one call makes all others seem cheap, so that none is chosen. A call
+    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'.
+
+    Args:
+        run: Executes it.
+        values: Its inputs; each run gets a copy.
+        device: Where it runs.
+        kept: Addresses of the model's state (`omitted.ways`).
+    """
+    element, runs = torch.ones(1, device=device), list[list[TimedCall]]()
+    for _ in range(_RUNS):
+        own = copied(values)
+        with Calls(gpu=device.type == "cuda", kept=None if runs else kept) as counted:
+            element.neg()
+            run(own)
+        runs.append(counted.seen)
+    seeing, *calls = (
+        replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)
+    )
+    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls]
 
 
 def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:

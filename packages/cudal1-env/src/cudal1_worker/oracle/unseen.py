@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import Calls, TimedCall, chosen, results
+from cudal1_worker.oracle.calls import Calls, chosen, results, timed
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.reference_error import error_of
@@ -38,8 +38,6 @@ from cudal1_worker.oracle.tolerance import Seen, bulk
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-_RUNS = 3
-"""Runs in which the reference's calls are timed."""
 _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
@@ -128,22 +126,10 @@ class Unseen:
             left = passed
         return [fault.text for fault in left or []]
 
-    def _timed(self, one: _Set) -> list[TimedCall]:
-        """Return the reference's calls, each with the least of its durations in `_RUNS` runs.
-
-        One run does not do: a pause of the machine in one call makes all others seem cheap, so that none is tested.
-        """
-        model, runs = self._oracle.models.plain, list[list[TimedCall]]()
-        kept = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
-        for _ in range(_RUNS):
-            values = copied(one.values)
-            with Calls(gpu=self._oracle.device.type == "cuda", kept=None if runs else kept) as counted:
-                self._oracle.run(model, values)
-            runs.append(counted.seen)
-        return [replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)]
-
     def _faults(self, one: _Set, seed: int) -> list[_Fault]:
-        calls, draw = self._timed(one), random.Random(seed)
+        model, draw = self._oracle.models.plain, random.Random(seed)
+        kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
+        calls = timed(partial(self._oracle.run, model), one.values, self._oracle.device, kept)
         whole = sum(call.seconds for call in calls)
         found: list[_Fault] = []
         tested = chosen(calls, draw)
