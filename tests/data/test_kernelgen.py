@@ -190,6 +190,18 @@ def test_places_in_smaller_tensors(domain: list[int], data: st.DataObject) -> No
     assert [eval(text, {"i": place}) for place in range(len(wanted))] == wanted
 
 
+@given(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4), data=st.data())
+@settings(deadline=None)
+def test_places_in_pieces_of_tensors(sizes: list[int], data: st.DataObject) -> None:
+    whole = torch.arange(torch.Size(sizes).numel()).reshape(sizes)
+    order = data.draw(st.permutations(range(len(sizes))))
+    piece = whole.permute(order)[:: data.draw(st.integers(1, 2)), :: data.draw(st.integers(1, 2))]
+    at = data.draw(st.integers(0, len(sizes)))
+    piece = piece.unsqueeze(at).expand(*piece.shape[:at], data.draw(st.integers(1, 3)), *piece.shape[at:])
+    text = index_text(tuple(piece.shape), tuple(piece.shape), "i", piece.stride()).replace("/", "//")
+    assert [eval(text, {"i": place}) for place in range(piece.numel())] == piece.flatten().tolist()
+
+
 def test_each_function_has_a_text_in_every_language() -> None:
     for expression in EXPRESSIONS.values():
         for language in get_args(Language):

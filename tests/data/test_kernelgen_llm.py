@@ -155,6 +155,9 @@ PIECES = {
     "maxima": "return torch.tanh(F.max_pool2d(x[None], 2))",
     "averages": "return F.avg_pool2d(torch.relu(x)[None], 2, stride=3)",
     "overlapping maxima": "return F.max_pool2d(x[None], 3, stride=1) * 2.0",
+    "enlarged": "return torch.tanh(x[None] - F.interpolate(F.max_pool2d(x[None], 2), scale_factor=2) * x[:, :1, :1])",
+    "enlarged three times": "return F.interpolate(torch.tanh(x), scale_factor=3, mode='nearest')",
+    "enlarged rows": "return torch.softmax(F.interpolate(x[..., ::2], scale_factor=2) + x, dim=-1)",
     "with a sink": "s = torch.cat((x, x[..., :1]), dim=-1)\nreturn torch.softmax(s, dim=-1)[..., :-1]",
 }
 
@@ -165,7 +168,7 @@ def test_pieces_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     task, reference = task_of(source, tmp_path), read(source)
     steps = plan(reference.roots)
     assert error_of(task, torch_program(reference, steps), tmp_path) < 1e-6
-    assert "_pool" not in triton_program(reference, steps, Choice())
+    assert not re.search("_pool|interpolate", triton_program(reference, steps, Choice()))
 
 
 SCAN = "s = torch.cumsum(torch.softmax(x, dim=-1) * x[:, :1], dim=-1)\nreturn torch.cumsum(torch.tanh(s) + x, dim=-1)"

@@ -455,8 +455,8 @@ def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
     ('i', '(i % 8)', '(i / 8)')
     >>> index_text((2, 1, 5), (2, 3, 5), "i")
     '((i / 15) * 5 + (i % 5))'
-    >>> index_text((2, 5), (2, 5), "i", (50, 1))
-    '((i / 5) * 50 + (i % 5))'
+    >>> index_text((2, 5), (2, 5), "i", (50, 1)), index_text((7, 4, 2), (7, 4, 2), "i", (8, 2, 0))
+    ('((i / 5) * 50 + (i % 5))', '(i / 2) * 2')
     """
     padded = (1,) * (len(domain) - len(dims)) + dims
     if strides and strides != contiguous(dims):
@@ -486,13 +486,23 @@ def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
 
 
 def _strided(dims: Dims, domain: Dims, name: str, strides: Dims) -> str:
-    parts: list[str] = []
-    inner = 1
+    """Return the offset of an element of a tensor with strides; axes that follow each other in memory are one."""
+    runs: list[list[int]] = []
+    inner, top = 1, 0
     for axis in range(len(domain) - 1, -1, -1):
-        if dims[axis] != 1:
-            text = name if inner == 1 else f"({name} / {inner})"
-            if inner * domain[axis] < math.prod(domain):
-                text = f"({text} % {domain[axis]})"
-            parts.append(text if strides[axis] == 1 else f"{text} * {strides[axis]}")
+        if dims[axis] != 1 and strides[axis] != 0:
+            if top and strides[axis] == top:
+                runs[-1][1] *= domain[axis]
+            else:
+                runs.append([inner, domain[axis], strides[axis]])
+            top = strides[axis] * domain[axis]
+        elif domain[axis] != 1:
+            top = 0
         inner *= domain[axis]
+    parts: list[str] = []
+    for start, size, stride in runs:
+        text = name if start == 1 else f"({name} / {start})"
+        if start * size < math.prod(domain):
+            text = f"({text} % {size})"
+        parts.append(text if stride == 1 else f"{text} * {stride}")
     return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import dtypes, norms, pieces, shapes
+from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
@@ -37,6 +38,8 @@ _SAME = (
     "argsort",
     "clamp",
 )
+_LARGEST_SCALE = 4
+"""Up to this scale, integer division surely finds PyTorch's nearest element, for which it multiplies by the inverse."""
 _COUNTED = ("arange", "ones", "tril", "triu")
 """Calls whose sizes `counts.py` parses as numbers."""
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}
@@ -75,6 +78,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
     if (windows := _windows(name, args, named)) is not None:
         return windows
+    if (larger := _repeated(name, args, named)) is not None:
+        return larger
     if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:
         return norm
     result = fused(name, args, named)
@@ -361,6 +366,16 @@ def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> No
         return None
     given = {**dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)), **named}
     return windows_of(x, _pooled(name, x, rest, named), given, average=name.startswith("avg"))
+
+
+def _repeated(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
+    """Return maps enlarged by their nearest elements in kernels; None if PyTorch does it."""
+    if name != "interpolate" or len(args) != 1 or not isinstance(x := args[0], Node) or x.dtype not in FLOATS:
+        return None
+    times = named.get("scale_factor")
+    if set(named) - {"scale_factor", "mode"} or named.get("mode", "nearest") != "nearest":
+        return None
+    return repeated(x, 2, times) if isinstance(times, int) and 1 < times <= _LARGEST_SCALE else None
 
 
 def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool) -> Node | None:

@@ -1,4 +1,4 @@
-"""Tensors in another layout: axes reordered, or a long axis split in two.
+"""Tensors in another layout: axes reordered, a long axis split in two, or elements repeated.
 
 Only leaves change; kernels read them in place.
 """
@@ -51,6 +51,45 @@ def split(node: Node, parts: int) -> Node:
         return (*dims[:-1], 1, 1) if dims[-1] == 1 else (*dims[:-1], parts, dims[-1] // parts)
 
     return rewritten(node, lambda one: reshaped(one, changed(one.dims)) if one.dims else one, changed)
+
+
+def repeated(node: Node, first: int, times: int) -> Node | None:
+    """Return a tensor with its elements repeated; pointwise operators above its leaves are rewritten.
+
+    Args:
+        node: The tensor.
+        first: Number of the first axis along which elements are repeated.
+        times: How often each one is.
+
+    Returns:
+        The tensor; None if such an axis has one element, or kernels compute places in it.
+    """
+    rank = len(node.dims)
+    if 1 in node.dims[first:] or any(one.kind == "count" for one in walk(node)):
+        return None
+
+    def apart(dims: Dims, more: Callable[[int], int]) -> Dims:
+        """Put an axis behind each axis to repeat."""
+        kept = max(0, len(dims) - (rank - first))
+        return (*dims[:kept], *(one for size in dims[kept:] for one in (size, more(size))))
+
+    def changed(dims: Dims) -> Dims:
+        return apart(dims, lambda size: 1 if size == 1 else times)
+
+    def leaf(one: Node) -> Node:
+        dims = changed(one.dims)
+        if times not in dims:
+            return reshaped(one, dims)
+        base = one.text if one.strides else "{0}.contiguous()"
+        text = f"{base}[..., {', '.join([':, None'] * (rank - first))}].expand({_listed(dims)})"
+        strides = apart(one.strides or contiguous(one.dims), lambda _: 0)
+        operands = one.operands if one.strides else (one,)
+        return Node("opaque", dims, text=text, operands=operands, dtype=one.dtype, strides=strides, pace=one.pace)
+
+    found = rewritten(node, leaf, changed)
+    if not found.fusable:  # so that operators behind the view below can move before it
+        found = Node("pointwise", found.dims, operands=(found,), expression="a", dtype=node.dtype)
+    return reshaped(found, (*node.dims[:first], *(size * times for size in node.dims[first:])))
 
 
 def reshaped(node: Node, dims: Dims) -> Node:
