@@ -92,6 +92,7 @@ static Place blockIdx, threadIdx;
 static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static float __uint_as_float(unsigned int x) { float f; __builtin_memcpy(&f, &x, 4); return f; }
 static float half_to_float(unsigned short h) { _Float16 f; __builtin_memcpy(&f, &h, 2); return (float)f; }
+static long long wrapped(long long place, long long size) { return place < 0 ? place + size : place; }
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct ushort2 { unsigned short x, y; };
@@ -169,15 +170,16 @@ def error_over_own(task: Task, program: str, folder: Path) -> float:
 def error_on_one_thread(task: Task, folder: Path, *, vector: int = 1) -> float:
     """Return the largest error of a reference's only kernel, run as C++, over the scale of the reference's answer."""
     reference = read(task.source)
-    (kernel,) = plan(reference.roots)
-    assert isinstance(kernel, Kernel)
+    (kernel,) = (step for step in plan(reference.roots) if isinstance(step, Kernel))
     module = imported(task.source, folder)
     torch.manual_seed(2)
     model = module.Model(*module.get_init_inputs())
     inputs = module.get_inputs()
     known = dict(zip(reference.methods, inputs, strict=True))
     leaves = [
-        known[leaf.text] if leaf.kind == "input" else model.get_parameter(leaf.text.removeprefix("self.")).detach()
+        model.get_parameter(leaf.text.removeprefix("self.")).detach()
+        if leaf.kind == "parameter"
+        else known[leaf.text if leaf.kind == "input" else leaf.operands[0].text].reshape(leaf.dims)
         for leaf in kernel.leaves
     ]
     (got,) = on_one_thread(kernel, folder, leaves, vector=vector)

@@ -171,6 +171,41 @@ def test_pieces_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     assert not re.search("_pool|interpolate", triton_program(reference, steps, Choice()))
 
 
+TABLES = (
+    "torch.randint(rows, (3, 4)), torch.randn(rows, 8), torch.randn(3, 4, 8), torch.randint(-rows, rows, (5,)), "
+    "torch.randint(8, (rows, 8)), torch.randint(rows, (2, 8)), torch.randn(rows)"
+)
+LOOKUPS = {
+    "words": "return F.embedding(t, w) * 2.0 + x",
+    "normed words": "return F.layer_norm(F.embedding(t, w) + x, (8,))",
+    "a bag": "return torch.tanh(torch.sum(F.embedding(t, w) * x[..., :1], dim=1))",
+    "two ends": "return torch.relu(w[s] - w.index_select(0, t[0])[:1]) * w[s]",
+    "places from the end": "return torch.exp(w[s]) + w[:1]",
+    "as large as the table": "return torch.exp(w[torch.argsort(y)]) + y[:, None]",
+    "of another axis": "return torch.tanh(w.index_select(1, u[0])) * 2.0 + w[t[:, 0]][:1]",
+    "of a row": "return torch.gather(w, 1, t[:, :3].clamp(max=7)) * 2.0",
+    "in every row": "return torch.sigmoid(torch.gather(w, 1, u)) + w",
+    "in every column": "return torch.sigmoid(torch.gather(w, 0, v)) * 2.0",
+    "of a list": "return torch.tanh(y[t]) + x[..., 0]",
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_elements_of_tables_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    source = source_of(LOOKUPS[name], TABLES, "t, w, x, s, u, v, y")
+    task, reference = task_of(source, tmp_path), read(source)
+    steps = plan(reference.roots)
+    assert error_of(task, torch_program(reference, steps), tmp_path) < 1e-6
+    assert "_ptr + (place" in triton_program(reference, steps, Choice())
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("name", ["words", "normed words", "places from the end", "in every row", "in every column"])
+def test_cuda_text_reads_tables_at_places(name: str, tmp_path: Path) -> None:
+    task = task_of(source_of(LOOKUPS[name].replace(" + w[:1]", ""), TABLES, "t, w, x, s, u, v, y"), tmp_path)
+    assert error_on_one_thread(task, tmp_path) < 1e-6
+
+
 SCAN = "s = torch.cumsum(torch.softmax(x, dim=-1) * x[:, :1], dim=-1)\nreturn torch.cumsum(torch.tanh(s) + x, dim=-1)"
 
 
@@ -209,6 +244,7 @@ def test_neighbouring_threads_read_a_piece_of_a_row() -> None:
 def test_pieces_are_read_in_place_and_scans_carry_their_sums_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     sources = {name: source_of(lines, "torch.randn(3, rows, 8)") for name, lines in PIECES.items()}
+    sources |= {name: source_of(lines, TABLES, "t, w, x, s, u, v, y") for name, lines in LOOKUPS.items()}
     sources["scan"] = source_of(SCAN, "torch.randn(3, 300)")
     for name, source in sources.items():
         (tmp_path / f"{name.replace(' ', '_')}.py").write_text(source)

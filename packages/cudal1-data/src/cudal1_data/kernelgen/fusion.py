@@ -49,7 +49,18 @@ class Kernel:
     @cached_property
     def columns(self) -> bool:
         """Whether its rows are columns of a tensor in memory: elements of neighbouring rows are adjacent."""
-        return self.trailing == 1 and any(leaf.swapped and leaf.size == self.size for leaf in self.leaves)
+        whole = [one for one in (*self.leaves, *self.gathers) if one.size == self.size]
+        return self.trailing == 1 and any(one.swapped or _across(one) for one in whole)
+
+    @property
+    def gathers(self) -> list[Node]:
+        """Its members that read a table."""
+        return [node for node in self.members if node.kind == "gather"]
+
+    def is_table(self, leaf: Node) -> bool:
+        """Return whether a leaf is read only at places that a tensor holds."""
+        users = [(node, place) for node in self.members for place, one in enumerate(node.operands) if one is leaf]
+        return bool(users) and all(node.kind == "gather" and place == 0 for node, place in users)
 
     @property
     def scans(self) -> bool:
@@ -103,6 +114,12 @@ class Kernel:
             ]
             return f"({' + '.join(part for part in parts if part != '0')})"
         return index_text(node.dims, self.domain, place, node.strides)
+
+
+def _across(node: Node) -> bool:
+    """Return whether a gather's neighbours in the last axis but one are neighbours in the table."""
+    column = node.operands[-1] if node.kind == "gather" and node.weights[-1] == 1 else None
+    return column is not None and column.kind == "count" and column.dims[-1] == 1
 
 
 @dataclass(frozen=True)

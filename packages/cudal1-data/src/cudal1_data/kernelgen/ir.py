@@ -14,7 +14,7 @@ from cudal1_data.kernelgen.sizes import host_text
 Dims = tuple[int, ...]
 """A shape."""
 
-Kind = Literal["input", "parameter", "count", "pointwise", "reduce", "scan", "opaque", "loop"]
+Kind = Literal["input", "parameter", "count", "pointwise", "gather", "reduce", "scan", "opaque", "loop"]
 How = Literal["", "sum", "max", "min"]
 HALVES = ("float16", "bfloat16")
 """Dtypes that kernels read and write but compute in float32."""
@@ -27,12 +27,13 @@ class Node:
     """A tensor of the reference. Nodes compare by identity: a tensor used twice is one node."""
 
     kind: Kind
-    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats an
-    inner graph; `count` is each element's place along its one axis, which kernels compute."""
+    """`opaque` stays a call into PyTorch; `pointwise`, `gather`, `reduce` and `scan` can be part of a kernel; `loop`
+    repeats an inner graph; `count` is each element's place along its one axis, which kernels compute. `gather` reads a
+    table, its first operand, at places that its second operand names, and its third one, a count, if any."""
     dims: Dims
     """Shape."""
     text: str = ""
-    """Leaf: its text in `forward`; opaque node: a call with `{0}`, `{1}` for operands."""
+    """Leaf: its text in `forward`; opaque node or gather: a call with `{0}`, `{1}` for operands."""
     operands: tuple[Node, ...] = ()
     """Its operands."""
     expression: str = ""
@@ -49,13 +50,17 @@ class Node:
     """Opaque node that is part of a contiguous tensor: its strides, so that kernels read it in place."""
     pace: int = 0
     """With `strides`: distance in elements between the parts of successive steps."""
+    weights: Dims = ()
+    """Gather: elements of the table between successive indices, and between successive counts."""
+    wraps: int = 0
+    """Gather: what is added to negative indices; 0 if there are none."""
     loop: Loop | None = None
     """Loop: its data."""
 
     @property
     def fusable(self) -> bool:
         """Whether it can be part of a kernel."""
-        return self.kind in ("pointwise", "reduce", "scan")
+        return self.kind in ("pointwise", "gather", "reduce", "scan")
 
     @property
     def leaf(self) -> bool:

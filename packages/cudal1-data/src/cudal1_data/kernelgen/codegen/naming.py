@@ -59,6 +59,8 @@ def stem(node: Node) -> str:
             return _of_leaf(node)
         case "count":
             return "position"
+        case "gather":
+            return f"{stem(node.operands[0])}_at"
         case "reduce":
             return f"row_{node.how}"
         case "scan":

@@ -409,6 +409,9 @@ class Writer:
         if node.leaf or id(node) in self.names:
             name = self._name(node)
             return f"{name}.float()" if node.dtype in ("float16", "bfloat16") else name
+        if node.kind == "gather":
+            self._assign(node, node.text.format(*(self._name(one) for one in node.operands)))
+            return self.names[id(node)] + (".float()" if node.dtype in HALVES else "")
         operands = [self._torch(one) for one in node.operands]
         axes = tuple(range(-node.trailing, 0))
         if node.kind == "pointwise":

@@ -318,6 +318,8 @@ class TileWriter:
             return self._load(node, aligned)
         if node.kind == "count":
             return f"({self._offset(node, aligned)}).to(tl.float32)"
+        if node.kind == "gather":
+            return self._looked_up(node, aligned)
         if node.kind == "pointwise":
             args = tuple(self.value(one, aligned) for one in node.operands)
             return device_text(node.expression, "triton", args)
@@ -335,12 +337,28 @@ class TileWriter:
             return f"tl.cumsum(tl.where(mask, {value}, 0.0), 1)"
         return f"tl.{node.how}(tl.where(mask, {value}, {IDENTITY[node.how]}), 1)[:, None]"
 
-    def _load(self, node: Node, aligned: bool) -> str:
-        mask = "there" if self.kernel.by_row(node, aligned) else "mask"
-        load = f"tl.load({self.known.pointer(node)} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
-        if node.dtype in ("bool", "int64"):
-            return load.replace("other=0.0", "other=0") + ".to(tl.float32)"
+    def _looked_up(self, node: Node, aligned: bool) -> str:
+        """Return the text that reads a table, after writing the line that reads the place."""
+        table, index, *counts = node.operands
+        place = self.known.fresh("place")
+        self.lines.append(f"{place} = {self._read(index, self._offset(index, aligned), aligned, '0')}")
+        if node.wraps:
+            self.lines.append(f"{place} = tl.where({place} < 0, {place} + {node.wraps}, {place})")
+        texts = (place, *(self._offset(one, aligned) for one in counts))
+        where = " + ".join(
+            text if weight == 1 else f"{text} * {weight}" for text, weight in zip(texts, node.weights, strict=True)
+        )
+        load = self._read(node, f"({where})", aligned, "0.0", of=table)
         return load if node.dtype == "float32" else load + ".to(tl.float32)"
+
+    def _load(self, node: Node, aligned: bool) -> str:
+        whole = node.dtype in ("bool", "int64")
+        load = self._read(node, self._offset(node, aligned), aligned, "0" if whole else "0.0")
+        return load if node.dtype == "float32" else load + ".to(tl.float32)"
+
+    def _read(self, node: Node, where: str, aligned: bool, other: str, of: Node | None = None) -> str:
+        mask = "there" if self.kernel.by_row(node, aligned) else "mask"
+        return f"tl.load({self.known.pointer(of or node)} + {where}, mask={mask}, other={other})"
 
     def _offset(self, node: Node, aligned: bool) -> str:
         text = self.kernel.offset(node, aligned, place="offsets", row="row", col="col").replace(" / ", " // ")

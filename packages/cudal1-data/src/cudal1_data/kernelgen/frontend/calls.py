@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import dtypes, norms, pieces, shapes
+from cudal1_data.kernelgen.frontend import dtypes, lookups, norms, pieces, shapes
 from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
@@ -78,6 +78,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
     if (windows := _windows(name, args, named)) is not None:
         return windows
+    if (found := _looked_up(name, args, named)) is not None:
+        return found
     if (larger := _repeated(name, args, named)) is not None:
         return larger
     if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:
@@ -254,6 +256,9 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
+        case "index_select" if len(rest) == 2 and isinstance(rest[1], Node):
+            place = shapes.axis(x, rest[0])
+            return (*x.dims[:place], *rest[1].dims, *x.dims[place + 1 :])
         case "squeeze":
             places = {shapes.axis(x, one) for one in shapes.ints(rest[0])} if rest else set(range(len(x.dims)))
             return tuple(size for place, size in enumerate(x.dims) if place not in places or size != 1)
@@ -366,6 +371,19 @@ def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> No
         return None
     given = {**dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)), **named}
     return windows_of(x, _pooled(name, x, rest, named), given, average=name.startswith("avg"))
+
+
+def _looked_up(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
+    """Return elements of a table that kernels read in place; None if PyTorch looks them up."""
+    match name, args:
+        case "embedding", [index, table] if not named:
+            return lookups.rows(table, index, "F.embedding({1}, {0})")
+        case "index_select", [table, 0, index] if not named and isinstance(index, Node) and len(index.dims) == 1:
+            return lookups.rows(table, index, "{0}[{1}]")
+        case "gather", [table, axis, index] if not named:
+            return lookups.along(table, axis, index)
+        case _:
+            return None
 
 
 def _repeated(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from cudal1_data.kernelgen.frontend.layout import rewritten
+from cudal1_data.kernelgen.frontend.layout import recounted, rewritten
 from cudal1_data.kernelgen.frontend.values import Value, pointwise
 from cudal1_data.kernelgen.ir import Dims, Node, walk
 
@@ -56,14 +56,14 @@ def _twin(node: Node) -> Node | None:
     text, operands = node.text, node.operands
     if (counted := _RANGE.fullmatch(text)) is not None:
         first, (size,) = int(counted[1] or 0), node.dims
-        whole = _count(node.dims, node) if max(first, size) <= _MOST else None
+        whole = places(node.dims, node) if max(first, size) <= _MOST else None
         return whole if whole is None or first == 0 else pointwise("a + b", whole, first)
     if _VIEW.fullmatch(text) and operands[0].kind == "opaque":
         inner = _twin(operands[0])
         return None if inner is None else _viewed(inner, text[4:-1].split(", "), len(operands[0].dims))
     if _BEHIND.fullmatch(text) and len(operands[0].dims) == 1 and operands[0].kind == "opaque":
         inner = _twin(operands[0])
-        first, whole = operands[0].dims[0] - node.dims[0], _count(node.dims, node)
+        first, whole = operands[0].dims[0] - node.dims[0], places(node.dims, node)
         return None if inner is None or inner.kind != "count" or whole is None else pointwise("a + b", whole, first)
     if text == "(~{0})":
         inner = _twin(operands[0]) if operands[0].kind == "opaque" else None
@@ -103,12 +103,6 @@ def _viewed(node: Node, index: Sequence[str], rank: int) -> Node | None:
     return rewritten(node, lambda one: recounted(one, changed(one.dims)), changed)
 
 
-def recounted(count: Node, dims: Dims) -> Node:
-    """Return places along another axis."""
-    index = ", ".join(":" if size != 1 else "None" for size in dims)
-    return Node("count", dims, text=count.text.partition("[")[0] + (f"[{index}]" if len(dims) > 1 else ""))
-
-
 def triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
     """Return a mask of one side of a diagonal of matrices; None if they are too large.
 
@@ -118,7 +112,7 @@ def triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
         diagonal: Offset above the main diagonal; places on the diagonal are true.
     """
     rows, cols = node.dims[-2:]
-    row, col = _count((rows, 1), node), _count((cols,), node)
+    row, col = places((rows, 1), node), places((cols,), node)
     if row is None or col is None or max(rows, cols, abs(diagonal)) > _MOST:
         return None
     if lower:  # col <= row + diagonal
@@ -133,7 +127,7 @@ def _side(text: str, operands: tuple[Node, ...]) -> Node | int | None:
     return _twin(node) if node.kind == "opaque" else None
 
 
-def _count(dims: Dims, made_by: Node) -> Node | None:
+def places(dims: Dims, made_by: Node) -> Node | None:
     """Return the places along the only axis longer than 1; None if there is no input or not one such axis."""
     place = next((one for one in walk(made_by) if one.kind == "input" and one.text), None)
     if place is None or sum(size != 1 for size in dims) != 1:

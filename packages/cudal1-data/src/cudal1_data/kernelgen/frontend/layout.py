@@ -27,6 +27,8 @@ def moved(node: Node, order: tuple[int, ...]) -> Node:
     def leaf(one: Node) -> Node:
         padded = (1,) * (len(order) - len(one.dims)) + one.dims
         dims = tuple(padded[place] for place in order)
+        if one.kind == "count":
+            return recounted(one, dims)
         if one.kind == "opaque" and one.text.startswith("{0}.reshape(") and one.operands[0].dims == dims:
             return one.operands[0]  # a reduction of the moved tensor: only axes of size 1 are moved
         if [place for place in order if padded[place] != 1] == [
@@ -39,7 +41,23 @@ def moved(node: Node, order: tuple[int, ...]) -> Node:
         strides = tuple(whole[place] for place in order)
         return Node("opaque", dims, text=text, operands=(one,), dtype=one.dtype, strides=strides)
 
-    return rewritten(node, leaf, lambda dims: tuple(_padded(dims, len(order))[place] for place in order))
+    def looked_up(one: Node) -> Node:
+        table, *places = one.operands
+        operands = (table, *(moved(place, order) for place in places))
+        back = _listed(tuple(order.index(place) for place in range(len(order))))
+        text = one.text.replace("{1}", f"{{1}}.permute({back})") + f".permute({_listed(order)})"
+        return replace(one, dims=tuple(one.dims[place] for place in order), operands=operands, text=text)
+
+    def either(one: Node) -> Node:
+        return looked_up(one) if one.kind == "gather" and len(one.dims) == len(order) else leaf(one)
+
+    return rewritten(node, either, lambda dims: tuple(_padded(dims, len(order))[place] for place in order))
+
+
+def recounted(count: Node, dims: Dims) -> Node:
+    """Return places along another axis."""
+    index = ", ".join(":" if size != 1 else "None" for size in dims)
+    return Node("count", dims, text=count.text.partition("[")[0] + (f"[{index}]" if len(dims) > 1 else ""))
 
 
 def split(node: Node, parts: int) -> Node:
@@ -128,7 +146,8 @@ def merged(roots: tuple[Node, ...]) -> tuple[Node, ...]:
         new = with_operands(one, known)
         if one.fusable or (one.kind == "opaque" and _LAYOUT.match(one.text)):
             facts = (one.kind, one.dims, one.text, one.expression, one.how, one.trailing, one.keepdim, one.dtype)
-            new = first.setdefault((facts, one.strides, one.pace, tuple(map(id, new.operands))), new)
+            places = (one.strides, one.pace, one.weights, one.wraps)
+            new = first.setdefault((facts, places, tuple(map(id, new.operands))), new)
         known[id(one)] = new
     return tuple(known[id(root)] for root in roots)
 

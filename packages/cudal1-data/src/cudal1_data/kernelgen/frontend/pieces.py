@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import counts, shapes
-from cudal1_data.kernelgen.frontend.layout import rewritten
+from cudal1_data.kernelgen.frontend import shapes
+from cudal1_data.kernelgen.frontend.layout import recounted, rewritten
 from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, contiguous, joined_pieces, walk, with_operands
 from cudal1_data.kernelgen.sizes import host_text
@@ -154,7 +154,7 @@ def _taken(value: Node, piece: _Piece) -> Node:
         if dims == one.dims:
             return _apart(one) if one.kind == "reduce" else one
         if one.kind == "count":
-            places = counts.recounted(one, dims)
+            places = recounted(one, dims)
             scaled = pointwise("a * b", places, piece.step) if piece.step > 1 else places
             return pointwise("a + b", scaled, piece.start) if piece.start else scaled
         if (part := _part(one, piece)) is not None:

@@ -16,6 +16,7 @@ from cudal1_data.kernelgen.frontend import (
     counts,
     dtypes,
     layers,
+    lookups,
     loops,
     pieces,
     shapes,
@@ -397,6 +398,8 @@ class _Reader:
             return loops.part(value, index, self.body)
         if value.dtype == "bool" and value.kind == "pointwise" and (seen := truths.viewed(value, index)) is not None:
             return seen
+        if self.body is None and len(index) == 1 and (found := lookups.rows(value, index[0], "{0}[{1}]", wraps=True)):
+            return found
         operands = [value]
         inner = ", ".join(written(one, operands) for one in index)
         return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)

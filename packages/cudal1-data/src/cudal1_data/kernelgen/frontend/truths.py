@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, shapes
-from cudal1_data.kernelgen.frontend.layout import reshaped, rewritten
+from cudal1_data.kernelgen.frontend.layout import recounted, reshaped, rewritten
 from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise, shape
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node
 
@@ -73,7 +73,7 @@ def viewed(node: Node, index: tuple[Value, ...]) -> Node | None:
         return shapes.indexed((1,) * (len(node.dims) - len(dims)) + dims, index)
 
     def leaf(one: Node) -> Node:
-        return counts.recounted(one, changed(one.dims)) if one.kind == "count" else reshaped(one, changed(one.dims))
+        return recounted(one, changed(one.dims)) if one.kind == "count" else reshaped(one, changed(one.dims))
 
     return rewritten(node, leaf, changed)
 

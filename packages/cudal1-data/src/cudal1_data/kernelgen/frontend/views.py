@@ -10,8 +10,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from cudal1_data.kernelgen.frontend.counts import recounted
-from cudal1_data.kernelgen.frontend.layout import reshaped
+from cudal1_data.kernelgen.frontend.layout import recounted, reshaped
 from cudal1_data.kernelgen.ir import Dims, Node, walk, with_operands
 
 _VIEW = re.compile(r"\{0\}\.(?:reshape|view|flatten|unflatten|squeeze|unsqueeze)\(|torch\.(?:flatten|reshape)\(\{0\}")

@@ -26,7 +26,8 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
     writer = Writer(kernel)
     before: list[str] = []
     for leaf in kernel.leaves:
-        if vector > 1 and leaf.dims == kernel.domain and leaf.dtype in FLOATS and not leaf.strides:
+        whole = leaf.dims == kernel.domain and not leaf.strides and not kernel.is_table(leaf)
+        if vector > 1 and whole and leaf.dtype in FLOATS:
             before.append(writer.load_vector(leaf, vector, "item"))
     stores, made, after = list[str](), list[str](), list[str]()
     outs = writer.known.outputs(len(kernel.outputs))

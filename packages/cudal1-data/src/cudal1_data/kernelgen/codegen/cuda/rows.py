@@ -45,7 +45,7 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
     if per_block > 1 and threads != 32:
         raise UnsuitableError(f"rows of {threads} threads do not share a block: only warps (32 threads) do")
     kernel.check_places()
-    if any(map(_goes_down, kernel.leaves)):
+    if kernel.columns or any(map(_goes_down, kernel.leaves)):
         return _column_kernel(kernel, name, lanes=max(4, threads // 32), unroll=unroll)
     writer = _RowWriter(Writer(kernel), threads, unroll, vector if holds(kernel, threads, vector) else 1)
     writer.scan_vector = vector if kernel.scans_last and int(kernel.cols) % vector == 0 else 1
@@ -339,6 +339,9 @@ class _RowWriter:
             return load if by_row else f"inside ? {load} : 0.0f"
         if node.kind == "count":
             return self.text_of.count(node, aligned)
+        if node.kind == "gather":
+            load = self.text_of.looked_up(node, aligned)
+            return load if by_row else f"inside ? {load} : 0.0f"
         if node.kind == "scan":
             carry = self.text_of.known.fresh("carry")
             self.lines.append(f"float {carry} = 0.0f;")

@@ -33,6 +33,10 @@ _HALF = """__device__ __forceinline__ float half_to_float(unsigned short h) {
     return f;
 }
 """
+_WRAPPED = """__device__ __forceinline__ long long wrapped(long long place, long long size) {
+    return place < 0 ? place + size : place;
+}
+"""
 STORES = {
     "float16": """__device__ __forceinline__ unsigned short to_float16(float f) {
     unsigned short h;
@@ -138,6 +142,7 @@ def whole_kernel(
     packs = "".join(
         f"struct __align__(16) {name} {{ {kind} part[8]; }};\n" for name, kind in eights.items() if f"{name} " in body
     )
+    packs += _WRAPPED if "wrapped(" in body else ""
     shapes = "" if inputs else f"// {writer.known.shapes(kernel)}\n"
     text = f'extern "C" {{\n{packs}{half}{helpers}// {comment}\n{shapes}'
     bounds = f"{block[0]} * {block[1]}" if block[1] > 1 else str(threads)
@@ -176,12 +181,29 @@ class Writer:
             return self.load(node, aligned)
         if node.kind == "count":
             return self.count(node, aligned)
+        if node.kind == "gather":
+            return self.looked_up(node, aligned)
         args = tuple(self.value(one, aligned) for one in node.operands)
         return device_text(node.expression, "cuda", args)
 
     def count(self, node: Node, aligned: bool) -> str:
         """Return an element's place along an axis."""
-        return f"(float)({self.kernel.offset(node, aligned, place='i', row='row', col='col')})"
+        return f"(float)({self.where(node, aligned)})"
+
+    def where(self, node: Node, aligned: bool) -> str:
+        """Return the offset of an element."""
+        return self.kernel.offset(node, aligned, place="i", row="row", col="col")
+
+    def looked_up(self, node: Node, aligned: bool) -> str:
+        """Return the text that reads a table."""
+        table, index, *counts = node.operands
+        place = f"{self.known.pointer(index)}[{self.where(index, aligned)}]"
+        place = f"wrapped({place}, {node.wraps})" if node.wraps else place
+        texts = (place, *(self.where(one, aligned) for one in counts))
+        where = " + ".join(
+            text if weight == 1 else f"{text} * {weight}" for text, weight in zip(texts, node.weights, strict=True)
+        )
+        return READS[node.dtype].format(f"{self.known.pointer(table)}[{where}]")
 
     def load_vector(self, leaf: Node, vector: int, place: str, condition: str = "") -> str:
         """Return the line that reads several elements; `load` then returns the one at index `part`."""
@@ -196,7 +218,7 @@ class Writer:
         """Return the text that reads an element."""
         if id(leaf) in self.vectors:
             return self.vectors[id(leaf)]
-        where = self.kernel.offset(leaf, aligned, place="i", row="row", col="col")
+        where = self.where(leaf, aligned)
         if leaf.dtype not in READS:
             raise UnsuitableError(f"kernels read floats and masks; {self.known.pointer(leaf)} holds {leaf.dtype}")
         return READS[leaf.dtype].format(f"{self.known.pointer(leaf)}[{where}]")
