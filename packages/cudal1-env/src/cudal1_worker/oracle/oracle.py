@@ -94,7 +94,6 @@ class Oracle:
             "draw": self.draw,
             "block": self.use_block,
             "write": self.write,
-            "held": self.held,
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
@@ -473,10 +472,6 @@ class Oracle:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {"ok": True}
-
-    def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the bytes of GPU memory that torch has reserved in this process."""
-        return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the inputs for measuring input sensitivity; `change` then changes single elements."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,14 +74,8 @@ class ArenaSizes:
 class CudaBlock:
     """Device memory of the judge that another process can map."""
 
-    all_bytes: ClassVar[int] = 0
-    """Total size of this process's open blocks."""
-    _counting: ClassVar[threading.Lock] = threading.Lock()
-    """Guards `all_bytes`: several threads create and close blocks."""
-
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
-        self._count(self._mapping.size_bytes)
         self.size_bytes = self._mapping.size_bytes
         self.address = self._mapping.address
         self.bytes: Tensor = self._mapping.tensor()
@@ -98,12 +91,6 @@ class CudaBlock:
             self.fd = -1
             del self.bytes
             self._mapping.close()
-            self._count(-self.size_bytes)
-
-    @classmethod
-    def _count(cls, size_bytes: int) -> None:
-        with cls._counting:
-            cls.all_bytes += size_bytes
 
 
 class CudaMemory(ArmMemory):
