@@ -30,6 +30,8 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two checks of the deadline (about a millisecond)."""
+_TIMEOUT_FACTOR = 1000.0
+"""Limit of a timed call over the reference's latency, which is the paper's rule; see `JudgeSettings.call_timeout_s`."""
 _STALL_S = 1.0
 """Seconds added to the limit of a short call, because a busy host may delay it."""
 
@@ -210,10 +212,8 @@ class Arm:
 
     def limit(self, reference_s: float) -> None:
         """Set the time limit of timed calls from the reference's latency."""
-        settings = self.settings
-        self._deadline_s = min(
-            settings.call_timeout_factor * reference_s + _STALL_S, max(settings.call_timeout_s, 4 * reference_s)
-        )
+        longest_s = max(self.settings.call_timeout_s, 4 * reference_s)
+        self._deadline_s = min(_TIMEOUT_FACTOR * reference_s + _STALL_S, longest_s)
 
     # --- parts of a timed call, see `chain` -------------------------------------------------------------------------
 

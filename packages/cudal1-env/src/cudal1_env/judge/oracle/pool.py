@@ -44,6 +44,9 @@ _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets that all candidates of a pool share at `correct` precision: the first of each distribution."""
 _UNSEEN_SETS = 2
 """Sets on which a fault must go undetected to count as unseen; a candidate is checked on more sets."""
+_SAMPLE_ELEMENTS = 128
+"""Secret output elements sampled from each call, over all its outputs. A CPU sample reads all on the clock, a GPU
+sample a few."""
 _PROBES = 16
 """Maximum sets for estimating the reference's typical errors."""
 
@@ -434,7 +437,7 @@ class Pool:
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Return the request for a set, with random positions in each output to sample."""
-        share = max(16, self.settings.sample_elements // len(self.io_spec.outputs))
+        share = max(16, _SAMPLE_ELEMENTS // len(self.io_spec.outputs))
         positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.io_spec.outputs]
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 
