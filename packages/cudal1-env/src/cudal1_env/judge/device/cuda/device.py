@@ -22,7 +22,7 @@ from cudal1_env.judge.device.base import Device, Needs
 from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.judge.device.cuda.copies import CopyEngine
 from cudal1_env.judge.device.cuda.gpu import gpu_facts
-from cudal1_env.judge.device.cuda.memory import ArenaSizes, CudaBlock, CudaMemory, masked_blocks
+from cudal1_env.judge.device.cuda.memory import CudaBlock, CudaMemory, masked_blocks
 from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
 from cudal1_env.records import GpuState
@@ -126,7 +126,7 @@ class CudaDevice(Device):
         return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
-        return CudaMemory(self, needs.input_bytes, ArenaSizes(needs, int(self._properties.total_memory)))
+        return CudaMemory(self, needs, int(self._properties.total_memory))
 
     def pool_bytes(self, wanted: int) -> int:
         """Return the memory for input sets and answers: a share of the GPU's, if that is more than `wanted`."""
