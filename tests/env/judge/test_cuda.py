@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 from cudal1_data import load_task
 from cudal1_env.doctor import as_candidate
 from cudal1_env.hardware import has_gpu
@@ -20,6 +21,11 @@ HEAD = "import torch\nimport torch.nn as nn\n"
 def judge() -> Iterator[Judge]:
     with Judge(JudgeSettings(device="cuda")) as one:
         yield one
+
+
+def free_for_others() -> int:
+    """Return the GPU memory that this process leaves to others and they do not use."""
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
 
 
 def forward(body: str, *, top: str = "", init: str = "pass", arguments: str = "x") -> str:
@@ -126,9 +132,6 @@ def test_a_captured_graph_is_judged_correct(judge: Judge) -> None:
 def test_a_dead_worker_gives_its_memory_back(judge: Judge) -> None:
     task = load_task("starter/softplus_mish", device="cuda")
     judge.evaluate(task, as_candidate(task))
-    before, hog = judge.device.held(), "self.hog = torch.empty(8 << 30, dtype=torch.uint8, device='cuda')"
+    before, hog = free_for_others(), "self.hog = torch.empty(8 << 30, dtype=torch.uint8, device='cuda')"
     judge.evaluate(task, forward(f"{hog}; return x.clone()"))
-    after = judge.device.held()
-    assert before is not None
-    assert after is not None
-    assert after.beyond(before) < 256 << 20
+    assert before - free_for_others() < 256 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cudal1_env.judge.device.base import Needs
-from cudal1_env.judge.device.cuda.memory import ArenaSizes
+from cudal1_env.judge.device.cuda.memory import arena_sizes
 from cudal1_worker.program import arena
 from cudal1_worker.program.arena import Arena, Copies
 from hypothesis import given
@@ -91,6 +91,6 @@ GIB = 1 << 30
     ],
 )
 def test_an_arena_holds_what_the_reference_needs(output: int, work: int, own: int, copies: int) -> None:
-    sizes = ArenaSizes(Needs(4096, output, work), 128 * GIB)
-    assert own <= sizes.own_bytes <= own + (4 << 20)
-    assert copies <= sizes.copies_bytes <= copies + (4 << 20)
+    sizes = arena_sizes(Needs(4096, output, work), 128 * GIB)
+    assert own <= sizes[0] <= own + (4 << 20)
+    assert copies <= sizes[1] <= copies + (4 << 20)

@@ -22,7 +22,6 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.device.cuda.nvml import Nvml
-from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.measure.headroom import memory_missing, usual_memory
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.records import Evaluation, Status
@@ -126,40 +125,10 @@ def test_workers_find_the_judges_gpu_and_no_other(tmp_path: Path) -> None:
 # --- health after a candidate --------------------------------------------------------------------------------------
 
 
-@given(BYTES, BYTES, BYTES, BYTES)
-def test_what_the_judge_takes_itself_is_not_held_by_others(used: int, own: int, more: int, others: int) -> None:
-    before = Held(used + own, own)
-    assert Held(used + own + more, own + more).beyond(before) == 0
-    assert Held(used + own + more + others, own + more).beyond(before) == others
-
-
-def test_memory_that_comes_back_late_is_waited_for() -> None:
-    states = itertools.chain([Held(9 * GIB, GIB)] * 3, itertools.repeat(Held(3 * GIB, 2 * GIB)))
-    assert await_memory(Held(2 * GIB, GIB), lambda: next(states), within_s=5.0) == 0
-
-
-def test_memory_that_does_not_come_back_is_the_machines_fault() -> None:
-    beyond = await_memory(Held(2 * GIB, GIB), lambda: Held(9 * GIB, GIB), within_s=0.05)
-    assert beyond == 7 * GIB
-    with pytest.raises(MachineError, match=r"7168 MiB of GPU memory are still held 2 s"):
-        check_returned(beyond, foreign_processes=0)
-    check_returned(beyond, foreign_processes=1)  # it may be theirs
-    check_returned(0, foreign_processes=0)
-
-
 @pytest.mark.slow
 def test_a_faulty_device_is_an_error_after_the_candidate_was_judged(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def held(self: CpuDevice) -> Held:
-        asked.append("held")
-        return Held(0, 0)
-
-    monkeypatch.setattr(CpuDevice, "held", held)
-    assert judge.evaluate(ADD, RIGHT).status is Status.CORRECT
-    assert asked == ["held", "held"]
     monkeypatch.setattr(CpuDevice, "computes", lambda self: False)
     for source in (RIGHT, FAILS):
         with pytest.raises(MachineError, match="incorrect sum"):

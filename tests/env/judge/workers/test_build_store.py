@@ -112,7 +112,7 @@ def test_the_entries_used_last_stay(store: BuildStore, tmp_path: Path) -> None:
     keys = [KEY.model_copy(update={"program": str(number)}) for number in range(8)]
     for number, key in enumerate(keys):
         store.keep(key, made(tmp_path / f"snapshot-{number}", size_bytes=200_000), "")
-        os.utime(store.folder / key.name / "manifest.json", (number, number))
+        os.utime(store.folder / key.name, (number, number))
         if number == 3:
             assert found(store, keys[0], tmp_path / "used") == "object"
     there = [number for number, key in enumerate(keys) if (store.folder / key.name).exists()]

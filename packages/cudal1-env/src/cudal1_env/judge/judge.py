@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +19,6 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
@@ -343,33 +341,20 @@ class Judge:
         with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             foreign = self.device.foreign_processes(self._own_pids(built))
-            before = self._held(pool)
             if case.precision == "correct":
                 evaluation = judge_correct(self._builder, built, pool)
             else:
                 evaluation = self._extras.add(built, pool, self._trials.measure(built, pool))
             self._builder.drop(built)
             pool.rest()
-            self._check_health(before, pool)
+            if not self.device.computes():
+                raise MachineError("the GPU gave an incorrect sum after a candidate was judged; do not use this GPU")
         return evaluation.model_copy(update={"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign})
 
-    def _held(self, pool: Pool) -> Held | None:
-        held = self.device.held()
-        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.ask("held")["bytes"])
-
-    def _check_health(self, before: Held | None, pool: Pool) -> None:
-        """Check that the dead candidate left the device as it was. Takes milliseconds."""
-        if before is None:
-            return
-        if not self.device.computes():
-            raise MachineError("the GPU gave an incorrect sum after a candidate was judged; do not use this GPU")
-        beyond = await_memory(before, lambda: self._held(pool) or before)
-        check_returned(beyond, self.device.foreign_processes(self._own_pids(None)) if beyond else 0)
-
-    def _own_pids(self, built: Built | None) -> set[int]:
+    def _own_pids(self, built: Built) -> set[int]:
         """Return the processes of this judge that may hold device memory."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
-        return own if built is None or built.arm is None else own | {built.arm.worker.pid}
+        return own if built.arm is None else own | {built.arm.worker.pid}
 
 
 def choose_device(settings: JudgeSettings, core: int | None) -> Device:

@@ -37,10 +37,9 @@ class JudgeSettings(BaseModel):
     """Limit for the constructor and all untimed calls together, including autotuning and graph capture."""
     baseline_warmup_timeout_s: float = Field(default=300.0, gt=0)
     """`warmup_timeout_s` for baselines: a network of a hundred layers compiles for minutes."""
-    call_timeout_factor: float = Field(default=1000.0, gt=1)
-    """Limit of a timed call, as a multiple of the reference's latency (the paper's rule); see `call_timeout_s`."""
     call_timeout_s: float = Field(default=5.0, gt=0)
-    """Upper bound of that limit, or four times the reference's latency if that is longer."""
+    """Limit of a timed call, or four times the reference's latency if that is longer; at most about a thousand times
+    that latency (the paper's rule)."""
     memory_bytes: int = Field(default=8 << 30, gt=0)
     """Memory that a worker may allocate."""
     scratch_bytes: int = Field(default=1 << 30, gt=0)
@@ -60,27 +59,14 @@ class JudgeSettings(BaseModel):
     """Seconds after which a task's secrets are replaced."""
     lanes: int = Field(default=8, ge=1)
     """Maximum number of parallel verdicts at `correct` precision; at most the number of cores is used."""
-    sets_training: int = Field(default=40, ge=8)
-    """On a CPU, input sets for the timed pairs of one `training` trial; each is used once for each arm."""
-    sets_report: int = Field(default=78, ge=8)
-    """On a CPU, input sets for the timed pairs of one `report` trial."""
     budget_training_s: float = Field(default=0.8, gt=0)
     """Seconds of measurement after which a `training` evaluation accepts the interval as it is."""
     budget_report_s: float = Field(default=20.0, gt=0)
     """Seconds of measurement over all trials of a `report` evaluation on a CPU."""
     budget_report_gpu_s: float = Field(default=7.0, gt=0)
     """Seconds of measurement over all trials of a `report` evaluation on a GPU, where other users wait."""
-    sample_ms: float = Field(default=8.0, gt=0)
-    """On a CPU, a pair repeats one-call samples until those of an arm take about this long together."""
     chain_ms: float = Field(default=2.0, gt=0)
     """On a GPU, a sample is a chain of calls; the reference takes about this long for the longest chain."""
-    chain_training: int = Field(default=16, ge=1)
-    """Maximum calls of a chain at `training` precision; each call needs its own inputs and answers."""
-    chain_report: int = Field(default=24, ge=1)
-    """Maximum calls of a chain at `report` precision."""
-    sample_elements: int = Field(default=128, ge=16)
-    """Secret output elements sampled from each call, over all its outputs. A CPU sample reads all on the clock, a GPU
-    sample a few."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)
     """Share of the input sets, chosen secretly, whose whole outputs are compared."""
     error_factor: float = Field(default=32.0, gt=1)
@@ -88,5 +74,3 @@ class JudgeSettings(BaseModel):
     precision outputs have another factor (`cudal1_env.judge.oracle.numerics.HALF`)."""
     error_floor_ulps: float = Field(default=8.0, gt=0)
     """Minimum tolerance, in units in the last place of the output's scale."""
-    max_source_bytes: int = Field(default=1 << 20, gt=0)
-    """Maximum length of a program."""

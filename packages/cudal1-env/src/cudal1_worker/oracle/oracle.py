@@ -25,16 +25,7 @@ from cudal1_worker.oracle.description import describe
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
 from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
 from cudal1_worker.oracle.recurrence import recurrence
-from cudal1_worker.oracle.reference_error import (
-    error_of,
-    is_finite,
-    max_of,
-    moved_by,
-    read,
-    report_of_any,
-    report_of_finite,
-    second_values,
-)
+from cudal1_worker.oracle.reference_error import error_of, moved_by, read, report, second_values
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.steps import RUNNING, Call
@@ -93,8 +84,6 @@ class Oracle:
         self.variation: Variation | None = None
         self.natures: list[distributions.Nature] | None = None
         """One per input, set by `describe`."""
-        self.all_finite = True
-        """Whether all outputs and answers so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": partial(describe, self),
@@ -105,7 +94,6 @@ class Oracle:
             "draw": self.draw,
             "block": self.use_block,
             "write": self.write,
-            "held": self.held,
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
@@ -346,7 +334,6 @@ class Oracle:
         """
         models = self.models
         found: list[torch.Tensor] = []
-        largest: list[float] = []
         bulks: list[list[float | None]] = []
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
@@ -364,16 +351,8 @@ class Oracle:
             if nearby is not None:
                 self.allow(place, one, values, own, answers, errors, nearby)  # over `limits`
             for mine, answer, error in zip(own, answers, errors, strict=True):
-                flat = answer.reshape(-1)
-                if self.all_finite and answer.is_floating_point():
-                    found.append(report_of_finite(error, flat))
-                else:
-                    found.append(report_of_any(mine.reshape(-1), flat, error))
-                largest.append(max_of(mine.dtype))
+                found.append(report(mine.reshape(-1), answer.reshape(-1), error))
         reports = read(found)
-        if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
-            self.all_finite = False  # permanent: later sets of this task are probably not finite either
-            return self.make(message, fds)
         width = len(reports) // len(message["sets"])
         return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)], "bulks": bulks}
 
@@ -493,10 +472,6 @@ class Oracle:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {"ok": True}
-
-    def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the bytes of GPU memory that torch has reserved in this process."""
-        return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the inputs for measuring input sensitivity; `change` then changes single elements."""

@@ -1,12 +1,7 @@
-"""Reference error: the difference between a reference and its float64 answer, element by element.
-
-If everything is finite, as nearly always, it takes four passes over an output; otherwise about twenty, which also count
-the elements that are infinite or NaN on one side only.
-"""
+"""Reference error: the difference between a reference and its float64 answer, element by element."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,66 +9,28 @@ import torch
 _UNDECIDED = 1e-3
 """Maximum share of elements that perturbed inputs may make undecided. Exact ties among equal inputs are not near ties:
 there the reference decides."""
-_OF_FINITE = ("scale", "reference_error")
-REPORTED = (*_OF_FINITE, "masks_differ")
+REPORTED = ("scale", "reference_error", "masks_differ")
 """Numbers reported for each output: the answer's largest finite magnitude; the largest finite reference error; how many
 elements are finite in only one of reference and answer. For integers: 1; the share of elements that differ; 0."""
 
 
-def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """Return the first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
-
-    If some are not, `is_finite` of the report is false.
-    """
-    if not answer.numel():
-        return answer.new_zeros(2)
-    return torch.stack([_largest(answer), _largest(error)])
-
-
-def _largest(values: torch.Tensor) -> torch.Tensor:
-    """Return the largest magnitude, or NaN, in one pass on a GPU, in two on a CPU."""
-    return torch.linalg.vector_norm(values, math.inf) if values.is_cuda else values.abs().amax()
-
-
-def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Return `REPORTED` of an output, shape (3,)."""
+def report(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Return `REPORTED` of an output, shape (3,); all arguments are flat."""
     if not answer.numel():
         return answer.new_zeros(3, dtype=torch.float64)
     if not answer.is_floating_point():
         share = error.mean()
         return torch.stack([torch.ones_like(share), share, torch.zeros_like(share)])
-    return torch.stack(
-        [
-            torch.where(answer.isfinite(), answer.abs(), 0.0).max(),
-            torch.where(error.isfinite(), error, 0.0).max(),
-            (own.isfinite() != answer.to(own.dtype).isfinite()).sum().double(),
-        ]
-    )
+    largest = [one.nan_to_num(0.0, 0.0, 0.0).abs_().amax() for one in (answer, error)]
+    return torch.stack([*largest, (own.isfinite() != answer.to(own.dtype).isfinite()).sum().double()])
 
 
 def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
-    """Copy reports to the host and name their numbers; `all_finite` is 1 for those of `report_of_finite`.
+    """Copy reports to the host and name their numbers.
 
     All are copied together, because waiting for a GPU's single number takes longer than computing it.
     """
-    numbers = iter(torch.cat(found).tolist() if found else [])
-    reports: list[dict[str, float]] = []
-    for one in found:
-        few = len(one) == len(_OF_FINITE)
-        report = dict.fromkeys(REPORTED, 0.0) | {"all_finite": float(few)}
-        report |= {name: next(numbers) for name in (_OF_FINITE if few else REPORTED)}
-        reports.append(report)
-    return reports
-
-
-def is_finite(report: dict[str, float], most: float) -> bool:
-    """Return whether a report of `report_of_finite` is valid: all is finite, even rounded to the output's dtype."""
-    return report["scale"] <= most and math.isfinite(report["reference_error"])
-
-
-def max_of(dtype: torch.dtype) -> float:
-    """Return the largest number of a dtype; infinity for integers, which are always finite."""
-    return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
+    return [dict(zip(REPORTED, numbers, strict=True)) for numbers in torch.stack(found).tolist()]
 
 
 def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:

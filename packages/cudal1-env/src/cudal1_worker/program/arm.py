@@ -168,7 +168,7 @@ class Arm:
         return self.factory(**arguments) if isinstance(arguments, dict) else self.factory(*arguments)
 
     def begin(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Map the memory of calls; answer with the addresses of the input slots and of a GPU's arena."""
+        """Map the memory of calls; answer with the address of a GPU's arena."""
         self.entries = message["entries"]
         if message["device"] == "cuda":
             from cudal1_worker.program.cuda_side import CudaSide
@@ -176,7 +176,7 @@ class Arm:
             self.side = CudaSide(message, fds)
         else:
             self.side = CpuSide(message, fds)
-        return {"slots": [_data_ptr(slot) for slot in self.side.slots], "arena": self.side.start}
+        return {"arena": self.side.start}
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Construct the model under the seed; answer with a description of its state."""

@@ -104,17 +104,11 @@ class AuditJudge(Judge):
                 self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
-        """Return what a program may know or omit: constant, recurring or seeded tensors, state that no output shows."""
+        """Return what a program could keep or omit (`Pool.doubts`), but for lower precision, which an audit injects."""
         with self._with_room(task):
             pool = self._known_pool(task)
             pool.sets(0, 1)  # determines the tolerances first
-            spec, (_, again, fixed), work = pool.io_spec, pool.recurrence(), pool.unseen(precision=False)
-        constant = [f"constant input {place}" for place in spec.constant_inputs]
-        constant += [f"constant output {place}" for place in fixed]
-        constant += [f"state {name} that no output shows" for name in spec.changed]
-        constant += [work] if work else []
-        constant += [f"recurring input {place}" for place in again if place not in spec.constant_inputs]
-        return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
+            return pool.doubts(precision=False)
 
     def steps(self, task: Task, one: KnownSet) -> list[dict[str, Any]]:
         """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""

@@ -16,7 +16,6 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.overlap import Place
 
 from cudal1_env.errors import MachineError, NoRoomError
-from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.device.strides import own_memory
 from cudal1_env.judge.device.tensors import Array, Expected
@@ -228,12 +227,8 @@ class Device(Protocol):
         """Return the number of foreign processes on the device."""
         return 0
 
-    def held(self) -> Held | None:
-        """Return the device memory in use; None if control groups and limits bound it."""
-        return None
-
     def free_bytes(self) -> int | None:
-        """Return the free device memory; None as in `held`."""
+        """Return the free device memory; None if control groups and limits bound it."""
         return None
 
     def is_roomy(self) -> bool:
@@ -243,10 +238,6 @@ class Device(Protocol):
     def process_bytes(self, pids: Collection[int]) -> int | None:
         """Return the device memory that a worker's processes hold, the judge's blocks aside; None if unknown."""
         return None
-
-    def own_bytes(self) -> int:
-        """Return the device memory that this process holds for itself and for workers, by its own count."""
-        return 0
 
     def computes(self) -> bool:
         """Return whether the device still computes correctly for the judge."""

@@ -137,7 +137,7 @@ class CpuMemory(ArmMemory):
         start, end = output.address, output.address + output.span_bytes
         if not want.aliases and not any(low <= start and end <= high for low, high in ranges):
             raise Contract(
-                "an output lies in shared or unmapped memory, or in a file; return tensors in the process's own memory"
+                "an output lies in an input, in shared or unmapped memory, or in a file; return a tensor of its own"
             )
         elements = _elements(self._span(output), output)
         return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two checks of the deadline (about a millisecond)."""
+_TIMEOUT_FACTOR = 1000.0
+"""Limit of a timed call over the reference's latency, which is the paper's rule; see `JudgeSettings.call_timeout_s`."""
 _STALL_S = 1.0
 """Seconds added to the limit of a short call, because a busy host may delay it."""
 
@@ -71,7 +73,6 @@ class Arm:
         self.reader = Reader(io_spec.outputs, device.code)
         self.random = np.random.default_rng()  # seeded by the system; need not be repeatable
         self._memory: ArmMemory | None = None
-        self._slots_at: list[int] = []
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
         self._withheld = False
@@ -108,9 +109,7 @@ class Arm:
         self._memory = self.device.memory(self.worker.pid, needs)
         message, fds = self._memory.begin()
         message |= {"op": "begin", "device": self.device.name, "entries": io_spec.entries}
-        answer = self._ask_untimed(message, fds, "mapping the memory of its calls")
-        self._memory.began(answer)
-        self._slots_at = _addresses(answer.get("slots"))
+        self._memory.began(self._ask_untimed(message, fds, "mapping the memory of its calls"))
 
     def construct(self, seed: int) -> tuple[Entry, ...]:
         """Construct the model.
@@ -210,10 +209,8 @@ class Arm:
 
     def limit(self, reference_s: float) -> None:
         """Set the time limit of timed calls from the reference's latency."""
-        settings = self.settings
-        self._deadline_s = min(
-            settings.call_timeout_factor * reference_s + _STALL_S, max(settings.call_timeout_s, 4 * reference_s)
-        )
+        longest_s = max(self.settings.call_timeout_s, 4 * reference_s)
+        self._deadline_s = min(_TIMEOUT_FACTOR * reference_s + _STALL_S, longest_s)
 
     # --- parts of a timed call, see `chain` -------------------------------------------------------------------------
 
@@ -259,20 +256,15 @@ class Arm:
         return self.reader.outputs(page, self._check)
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that share an element (an honest worker copies the second) or lie in a timed call's inputs."""
-        own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
+        """Refuse outputs that share an element; an honest worker copies the second."""
         known: list[Place] = []
-        for place, one in own:
-            if any(shared(one.place, other) for other in known):
-                raise Contract(
-                    f"output {place} shares elements with another output; return tensors with memory of their own"
-                )
-            known.append(one.place)
-            for start in self._slots_at:
-                if one.address < start + self.io_spec.input_bytes and start < one.address + one.span_bytes:
+        for place, one in enumerate(outputs):
+            if one.expected.size and not one.expected.aliases:
+                if any(shared(one.place, other) for other in known):
                     raise Contract(
-                        f"output {place} lies in the memory of an input; return tensors with memory of their own"
+                        f"output {place} shares elements with another output; return tensors with memory of their own"
                     )
+                known.append(one.place)
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Read elements of a call's outputs; call it within `contract`.
@@ -367,11 +359,6 @@ class Arm:
         self.worker.close()
         if self._memory is not None:
             self._memory.close()
-
-
-def _addresses(told: Any) -> list[int]:
-    """Return the addresses that a worker reports for its inputs; a false report weakens only its own contract."""
-    return [one for one in cast(list[Any], told) if isinstance(one, int)] if isinstance(told, list) else []
 
 
 def _seconds(answer: wire.Message) -> float:

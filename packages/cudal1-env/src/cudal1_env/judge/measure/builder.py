@@ -27,6 +27,8 @@ from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import clean_environment, default_spec
 
+_MAX_SOURCE_BYTES = 1 << 20
+"""Maximum length of a program."""
 _EXTENSIONS = ("torch.utils.cpp_extension",)
 """Modules that programs with an extension import; preloading saves a second under the lease in each worker."""
 _COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton")
@@ -178,11 +180,10 @@ class Builder:
         return Built(case, arm, None, folder, kept, worker.layers, worker.missing)
 
     def too_long(self, case: Case) -> Fault | None:
-        """Return the fault of a program that is longer than the settings allow, or None."""
-        size, most = len(case.source.encode()), self.settings.max_source_bytes
-        if size <= most:
+        """Return the fault of a program that is too long, or None."""
+        if (size := len(case.source.encode())) <= _MAX_SOURCE_BYTES:
             return None
-        return Fault(Status.NO_CODE, f"expected a program of at most {most} bytes, got {size}")
+        return Fault(Status.NO_CODE, f"expected a program of at most {_MAX_SOURCE_BYTES} bytes, got {size}")
 
     def fork(
         self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None, blind: bool = False

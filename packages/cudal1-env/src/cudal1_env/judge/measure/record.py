@@ -78,7 +78,8 @@ def measured(
     rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms, constant_ms)
     if doubts:
         rewarded = min(rewarded, 1.0)
-        text += f"; no reward above 1 unless an audit calls the task sound: {'; '.join(doubts)}"
+        found = "; ".join(doubts)
+        text += f"; no reward above 1 unless an audit calls the task sound: a program could keep or omit {found}"
     return _record(
         built,
         seen,

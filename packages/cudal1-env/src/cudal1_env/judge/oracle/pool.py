@@ -44,6 +44,9 @@ _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets that all candidates of a pool share at `correct` precision: the first of each distribution."""
 _UNSEEN_SETS = 2
 """Sets on which a fault must go undetected to count as unseen; a candidate is checked on more sets."""
+_SAMPLE_ELEMENTS = 128
+"""Secret output elements sampled from each call, over all its outputs. A CPU sample reads all on the clock, a GPU
+sample a few."""
 _PROBES = 16
 """Maximum sets for estimating the reference's typical errors."""
 
@@ -267,36 +270,24 @@ class Pool:
             self._findings.unseen[key] = str(told["work"])
         return str(told["work"])
 
-    def doubts(self) -> list[str]:
-        """Return why correct outputs do not prove that all work was done; empty if they do.
+    def doubts(self, *, precision: bool = True) -> list[str]:
+        """Return what a program could keep or omit although its outputs are correct; empty if nothing.
 
         Call it only while no candidate is alive: the first call for a task runs the reference some hundred times.
+
+        Args:
+            precision: As in `unseen`.
         """
         with self._lock:
-            work = self.unseen(precision=True)
-        doubts = [
-            f"input {place} is the same in each call, and what follows from it could be kept"
-            for place in self.io_spec.constant_inputs
+            work, (_, again, fixed), spec = self.unseen(precision=precision), self.recurrence(), self.io_spec
+        return [
+            *(f"constant input {place}" for place in spec.constant_inputs),
+            *(f"constant output {place}" for place in fixed),
+            *(f"state {name} that no output shows" for name in spec.changed),
+            *([work] if work else []),
+            *(f"recurring input {place}" for place in again if place not in spec.constant_inputs),
+            *(f"seeded tensor {name} outside the state" for name in spec.seeded),
         ]
-        doubts += [
-            f"input {place}, or a part of it, comes again in other calls, and what follows from it could be kept"
-            for place in self.recurrence()[1]
-            if place not in self.io_spec.constant_inputs
-        ]
-        doubts += [
-            f"output {place} is the same in each call, and what it follows from could be left out"
-            for place in self.recurrence()[2]
-        ]
-        if self.io_spec.changed:
-            doubts.append(f"calls change {', '.join(self.io_spec.changed)}, which no output shows")
-        if self.io_spec.seeded:
-            names = ", ".join(self.io_spec.seeded)
-            doubts.append(
-                f"{names} may have the constructor's structure; register them as parameters or buffers that persist"
-            )
-        if work:
-            doubts.append(f"no output would show {work}")
-        return doubts
 
     def untimed_sets(self) -> list[InputSet]:
         """Return the sets of one verdict at `correct` precision.
@@ -434,7 +425,7 @@ class Pool:
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Return the request for a set, with random positions in each output to sample."""
-        share = max(16, self.settings.sample_elements // len(self.io_spec.outputs))
+        share = max(16, _SAMPLE_ELEMENTS // len(self.io_spec.outputs))
         positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.io_spec.outputs]
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 

@@ -1,8 +1,8 @@
 """The build store: compiled files of programs, kept between runs for later verdicts on the same program.
 
 An entry is a folder with the files of a snapshot and a manifest with their hash. It is written under another name and
-renamed, so readers see a whole entry or none, and judges of one host need no lock. An entry that does not match its
-manifest is removed and built again. Only the judge reads and writes the store: workers get copies, and the store is
+renamed, so judges of one host need no lock. An entry that does not match its manifest, such as one that another judge
+is removing, is removed and built again. Only the judge reads and writes the store: workers get copies, and the store is
 used only if workers have their own file system. A program gains nothing from its entry that its import could not
 compute (decision 010).
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,7 +23,6 @@ from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
 _ASIDE = "new-"
-_GONE = "gone-"
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _LARGEST_SHARE = 0.25
@@ -97,9 +94,9 @@ class BuildStore:
             if _digest(target)[0] != manifest.sha256:
                 raise ValueError("the entry is damaged")
             with contextlib.suppress(PermissionError):
-                os.utime(entry / _MANIFEST)
+                os.utime(entry)
         except (OSError, ValueError, ValidationError):  # damaged, or removed meanwhile: build again
-            self._remove(entry)
+            remove(entry)
             remove(target)
             target.mkdir()
             return None
@@ -117,7 +114,6 @@ class BuildStore:
             if not self._is_own():
                 return
             remove_abandoned(self.folder, _ASIDE, remove)
-            remove_abandoned(self.folder, _GONE, remove)
             self._write(key, snapshot, note)
             self._evict()
 
@@ -147,31 +143,13 @@ class BuildStore:
             os.close(lock)
 
     def _evict(self) -> None:
-        """Remove the least recently used entries until the rest fit."""
+        """Remove the least recently used entries until the rest fit. A reader finds half of one to be damaged."""
+        entries = [entry for entry in self.folder.iterdir() if not entry.name.startswith(_ASIDE)]
         left = self.max_bytes
-        for _, size_bytes, entry in sorted(self._entries(), reverse=True):
-            left -= size_bytes
+        for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime_ns):
+            left -= sum(path.lstat().st_size for path in entry.rglob("*"))
             if left < 0:
-                self._remove(entry)
-
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield the time of last use, size and path of each entry."""
-        for entry in self.folder.iterdir():
-            if entry.name.startswith((_ASIDE, _GONE)):
-                continue
-            try:
-                used_ns = (entry / _MANIFEST).stat().st_mtime_ns
-                found = [path.lstat() for path in entry.rglob("*")]
-            except FileNotFoundError:
-                continue
-            yield used_ns, sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)), entry
-
-    def _remove(self, entry: Path) -> None:
-        """Remove an entry atomically for readers."""
-        gone = self.folder / f"{_GONE}{secrets.token_hex(8)}"
-        with contextlib.suppress(OSError):  # another judge was faster, or has it
-            os.rename(entry, gone)
-            remove(gone)
+                remove(entry)
 
 
 def _digest(folder: Path) -> tuple[str, int]:

@@ -22,9 +22,8 @@ from cudal1_env.judge.device.base import Device, Needs
 from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.judge.device.cuda.copies import CopyEngine
 from cudal1_env.judge.device.cuda.gpu import gpu_facts
-from cudal1_env.judge.device.cuda.memory import ArenaSizes, CudaBlock, CudaMemory, masked_blocks
+from cudal1_env.judge.device.cuda.memory import CudaBlock, CudaMemory, masked_blocks
 from cudal1_env.judge.device.cuda.nvml import Nvml
-from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
 from cudal1_env.records import GpuState
 
@@ -88,9 +87,6 @@ class CudaDevice(Device):
             self.gpus = (f"nvidia{self._nvml.minor()}",)
             self.environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{self.identity}"
 
-    def held(self) -> Held:
-        return Held(self._nvml.used_bytes(), self.own_bytes())
-
     def chain_limit(self, input_bytes: int) -> int:
         return masked_blocks(input_bytes)
 
@@ -103,9 +99,6 @@ class CudaDevice(Device):
 
     def process_bytes(self, pids: Collection[int]) -> int | None:
         return self._nvml.process_bytes(pids)
-
-    def own_bytes(self) -> int:
-        return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes
 
     def computes(self) -> bool:
         return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
@@ -133,7 +126,7 @@ class CudaDevice(Device):
         return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
-        return CudaMemory(self, needs.input_bytes, ArenaSizes(needs, int(self._properties.total_memory)))
+        return CudaMemory(self, needs, int(self._properties.total_memory))
 
     def pool_bytes(self, wanted: int) -> int:
         """Return the memory for input sets and answers: a share of the GPU's, if that is more than `wanted`."""

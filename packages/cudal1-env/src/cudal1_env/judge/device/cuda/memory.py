@@ -8,10 +8,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,40 +47,27 @@ def masked_blocks(input_bytes: int) -> int:
     return max(2, min(_MAX_MASKED, _MASKED_BYTES // input_bytes))
 
 
-@dataclass(frozen=True)
-class ArenaSizes:
-    """Sizes of an arena's parts."""
+def arena_sizes(needs: Needs, total_bytes: int) -> tuple[int, int]:
+    """Return the memory of an arena for torch's allocator, and for copies of a call's outputs.
 
-    needs: Needs
-    total_bytes: int
+    The allocator has room for the outputs of two calls, because the old ones live until the new ones exist, and for
+    twice a call's working memory, up to a share of the GPU, because it keeps blocks of several sizes. Outputs that do
+    not fit are placed elsewhere and copied in each call.
 
-    @property
-    def own_bytes(self) -> int:
-        """Memory for torch's allocator. Outputs that do not fit are placed elsewhere and copied in each call.
-
-        It holds the outputs of two calls, because the old ones live until the new ones exist. It also holds twice a
-        call's working memory, up to a share of the GPU, because the allocator keeps blocks of several sizes.
-        """
-        work = min(2 * self.needs.work_bytes, int(_ARENA_SHARE * self.total_bytes))
-        return vmm.rounded(max(_ARENA_BYTES, 2 * self.needs.output_bytes + work))
-
-    @property
-    def copies_bytes(self) -> int:
-        """Memory for copies of a call's outputs."""
-        return vmm.rounded(max(_ARENA_BYTES, self.needs.output_bytes + _ALIGNING_BYTES))
+    Args:
+        needs: What the arm's memory must hold.
+        total_bytes: Memory of the GPU.
+    """
+    work_bytes = min(2 * needs.work_bytes, int(_ARENA_SHARE * total_bytes))
+    copies_bytes = max(_ARENA_BYTES, needs.output_bytes + _ALIGNING_BYTES)
+    return vmm.rounded(max(_ARENA_BYTES, 2 * needs.output_bytes + work_bytes)), vmm.rounded(copies_bytes)
 
 
 class CudaBlock:
     """Device memory of the judge that another process can map."""
 
-    all_bytes: ClassVar[int] = 0
-    """Total size of this process's open blocks."""
-    _counting: ClassVar[threading.Lock] = threading.Lock()
-    """Guards `all_bytes`: several threads create and close blocks."""
-
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
-        self._count(self._mapping.size_bytes)
         self.size_bytes = self._mapping.size_bytes
         self.address = self._mapping.address
         self.bytes: Tensor = self._mapping.tensor()
@@ -98,31 +83,25 @@ class CudaBlock:
             self.fd = -1
             del self.bytes
             self._mapping.close()
-            self._count(-self.size_bytes)
-
-    @classmethod
-    def _count(cls, size_bytes: int) -> None:
-        with cls._counting:
-            cls.all_bytes += size_bytes
 
 
 class CudaMemory(ArmMemory):
     """Memory of one arm on a GPU: the arena for the worker's torch, and the slots of its inputs."""
 
-    def __init__(self, device: CudaDevice, input_bytes: int, sizes: ArenaSizes) -> None:
+    def __init__(self, device: CudaDevice, needs: Needs, total_bytes: int) -> None:
         import torch
 
         self._torch: Any = torch
         self._device = device
         self._copies = device.copies
-        self._input_bytes = input_bytes
+        self._input_bytes = input_bytes = needs.input_bytes
         self._stride = vmm.rounded(input_bytes)
-        self._copies_bytes = sizes.copies_bytes
+        own_bytes, self._copies_bytes = arena_sizes(needs, total_bytes)
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
         with contextlib.ExitStack() as made:
-            self._arena = made.enter_context(contextlib.closing(CudaBlock(sizes.own_bytes + self._copies_bytes)))
+            self._arena = made.enter_context(contextlib.closing(CudaBlock(own_bytes + self._copies_bytes)))
             # The slots of inputs, followed by the masked sets.
             slots_bytes = self._stride * wire.SLOTS + input_bytes * masked_blocks(input_bytes)
             self._slots = made.enter_context(contextlib.closing(CudaBlock(slots_bytes)))

@@ -106,7 +106,3 @@ class Nvml:
     def minor(self) -> int:
         """Return the number of the GPU's node in /dev."""
         return int(self._nvml.nvmlDeviceGetMinorNumber(self._handle))
-
-    def used_bytes(self) -> int:
-        """Return the GPU memory in use by all processes."""
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)

@@ -28,6 +28,12 @@ from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
+_MAX_SETS: dict[Precision, int] = {"training": 40, "report": 78}
+"""On a CPU, input sets for the timed pairs of one trial; each is used once for each arm."""
+_SAMPLE_S = 8e-3
+"""On a CPU, a pair repeats one-call samples until those of an arm take about this long together."""
+_MAX_CHAIN: dict[Precision, int] = {"training": 16, "report": 24}
+"""Maximum calls of a chain; each call needs its own inputs and answers."""
 _WARM_REPEATS = 3
 """Further untimed calls of the reference that estimate its latency after compilation and allocation."""
 _RECHECKED_ABOVE = 3.0
@@ -192,19 +198,15 @@ class Trials:
 
     def _sizes(self, precision: Precision, reference_s: float, pool: Pool) -> Sizes:
         """Return the size of a trial, from the latency of the reference."""
-        rule, settings = RULES[precision], self._settings
-        training = precision == "training"
-        untimed = 0
+        rule, untimed = RULES[precision], 0
         if self._device.chained:
             limit = self._device.chain_limit(pool.io_spec.input_bytes)
             untimed = max(1, min(_MAX_UNTIMED, limit - 1, round(_UNTIMED_S / reference_s)))
-            most = settings.chain_training if training else settings.chain_report
-            most = max(1, min(most, limit - untimed, pool.room // (2 * rule.min_pairs)))
-            calls, repeats = max(1, min(most, math.ceil(settings.chain_ms * 1e-3 / reference_s))), 1
+            most = max(1, min(_MAX_CHAIN[precision], limit - untimed, pool.room // (2 * rule.min_pairs)))
+            calls, repeats = max(1, min(most, math.ceil(self._settings.chain_ms * 1e-3 / reference_s))), 1
         else:
-            most = settings.sets_training if training else settings.sets_report
-            wanted = round(settings.sample_ms * 1e-3 / max(reference_s, 1e-6))
-            calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_trial))
+            wanted = round(_SAMPLE_S / max(reference_s, 1e-6))
+            calls, repeats = 1, max(1, min(wanted, _MAX_SETS[precision] // rule.pairs_in_trial))
         affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + untimed) * repeats))
         return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats, untimed)
 
