@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cudal1_worker import compilers
 from cudal1_worker.compilers import compile as compiling
+from cudal1_worker.compilers import side_by_side
 
 
 def compile_with(
@@ -118,9 +119,43 @@ def test_texts_that_mean_something_else_with_light_headers_get_torchs(tmp_path: 
     assert flags is None or flags[-2:] == ["-include", "ATen/ops/exp.h"]
 
 
+DRY_RUN = """#$ _HERE_=/cuda/bin
+#$ CICC_PATH=/cuda/nvvm/bin
+#$ gcc -D__CUDA_ARCH__=900 -E -x c++ "k.cu" -o "/t/k.cpp1.ii"
+#$ gcc -E -x c++ "k.cu" -o "/t/k.cpp4.ii"
+#$ cudafe++ --stub_file_name "k.stub.c" --gen_module_id_file --module_id_file_name "/t/k.module_id" "/t/k.cpp4.ii"
+#$ "$CICC_PATH/cicc" -arch compute_90 --module_id_file_name "/t/k.module_id" "/t/k.cpp1.ii" -o "/t/k.ptx"
+#$ ptxas -arch=sm_90 "/t/k.ptx" -o "/t/k.cubin"
+#$ fatbinary "--image3=kind=elf,sm=90,file=/t/k.cubin" --embedded-fatbin="/t/k.fatbin.c"
+#$ rm /t/k.fatbin
+#$ gcc -c -x c++ "/t/k.cudafe1.cpp" -o "k.o"
+"""
+
+
+def test_nvccs_steps_are_parted_into_host_and_device() -> None:
+    known = side_by_side.steps(DRY_RUN)
+    assert known is not None
+    assert known.variables == {"_HERE_": "/cuda/bin", "CICC_PATH": "/cuda/nvvm/bin"}
+    assert known.module == "/t/k.module_id"
+    assert [line.split()[0] for line in known.host] == ["gcc", "cudafe++"]
+    assert "k.cpp4.ii" in known.host[0]
+    assert "--gen_module_id_file" not in known.host[1]
+    assert [line.split()[0] for line in known.device] == ["gcc", '"$CICC_PATH/cicc"', "ptxas", "fatbinary"]
+    assert known.last == DRY_RUN.splitlines()[-1].removeprefix("#$ ")
+
+
+@pytest.mark.parametrize("repeated", ["cudafe++", '"$CICC_PATH/cicc"'])
+def test_other_steps_of_nvcc_are_left_to_nvcc(repeated: str) -> None:
+    lines = DRY_RUN.splitlines()
+    (one,) = (line for line in lines if line.startswith(f"#$ {repeated}"))
+    assert side_by_side.steps("\n".join([*lines[:-1], one, lines[-1]])) is None
+    assert side_by_side.steps("\n".join(line for line in lines if line != one)) is None
+    assert side_by_side.steps(DRY_RUN.replace("--gen_module_id_file ", "")) is None
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_the_script_makes_what_nvcc_makes(tmp_path: Path) -> None:
+def test_both_parts_at_once_make_what_nvcc_makes(tmp_path: Path) -> None:
     source = tmp_path / "k.cu"
     source.write_text(
         "static __device__ float offset;\n__global__ void add(float* y) { y[threadIdx.x] += offset; }\n"

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cudal1_worker import compilers
+from cudal1_worker.compilers import side_by_side
 
 _DEPENDS = re.compile(rb"#\s*include\s*(?![<\s])|__has_include|__DATE__|__TIME__|__TIMESTAMP__|\.incbin|#\s*embed")
 """Marks a source that depends on the program's own files or on the time; its result is not reused."""
@@ -108,10 +109,29 @@ def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
     """Compile with light headers, if possible, or else with torch's."""
     light = light_flags(call)
     if light is not None:
-        done = _run([*call.compiler, *light, *call.arguments])
+        done = _once(call, light)
         if done.returncode == 0:
             return done
-    return _run([*call.compiler, *call.arguments])
+    return _once(call, [])
+
+
+def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Compile with additional flags; run nvcc's host and device parts in parallel if possible."""
+    if call.key is not None and "-MD" in call.arguments:  # torch calls nvcc with it
+        skipped = {"-MD", "-MF", call.depfile}
+        plain = [*call.compiler, *flags, *(one for one in call.arguments if one not in skipped)]
+        done = side_by_side.compiled(plain, f"_{call.key[:32]}")
+        if done is not None:
+            _write_depfile(call)
+            return done
+    return _run([*call.compiler, *flags, *call.arguments])
+
+
+def _write_depfile(call: Call) -> None:
+    """Write that an object depends on its source only, because the toolchain's headers do not change meanwhile."""
+    if call.depfile is not None:
+        with open(call.depfile, "w") as file:
+            file.write(f"{call.output}: {call.source}\n")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -149,9 +169,7 @@ def _from(kept: str, call: Call) -> int | None:
         _tell(said)
         return 1
     shutil.copyfile(f"{kept}/object", call.output)
-    if call.depfile is not None:  # headers of the toolchain do not change meanwhile
-        with open(call.depfile, "w") as file:
-            file.write(f"{call.output}: {call.source}\n")
+    _write_depfile(call)
     _tell(said)
     return 0
 
