@@ -182,7 +182,7 @@ LOOKUPS = {
     "two ends": "return torch.relu(w[s] - w.index_select(0, t[0])[:1]) * w[s]",
     "places from the end": "return torch.exp(w[s]) + w[:1]",
     "as large as the table": "return torch.exp(w[torch.argsort(y)]) + y[:, None]",
-    "of another axis": "return torch.tanh(w.index_select(1, u[0])) * 2.0 + w[t[:, 0]][:1]",
+    "of another axis": "return torch.tanh(w.index_select(1, u[0])) * 2.0 + torch.exp(w[t[:1, 0]])",
     "of a row": "return torch.gather(w, 1, t[:, :3].clamp(max=7)) * 2.0",
     "in every row": "return torch.sigmoid(torch.gather(w, 1, u)) + w",
     "in every column": "return torch.sigmoid(torch.gather(w, 0, v)) * 2.0",
@@ -196,7 +196,7 @@ def test_elements_of_tables_are_those_of_the_reference(name: str, tmp_path: Path
     task, reference = task_of(source, tmp_path), read(source)
     steps = plan(reference.roots)
     assert error_of(task, torch_program(reference, steps), tmp_path) < 1e-6
-    assert "_ptr + (place" in triton_program(reference, steps, Choice())
+    assert re.search(r"_ptr\w* \+ \(place", triton_program(reference, steps, Choice()))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

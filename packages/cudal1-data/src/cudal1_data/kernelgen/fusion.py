@@ -340,7 +340,7 @@ def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
     for node in order:
         # Kernels do not write booleans: comparisons with results of PyTorch calls are computed at their uses.
         truth = node.dtype == "bool"
-        ready = all(one.leaf or id(one) in light or (truth and one.kind == "opaque") for one in node.operands)
+        ready = all(one.placed or id(one) in light or (truth and one.kind == "opaque") for one in node.operands)
         using = users.get(id(node), [])
         # A node with one use is computed once anyway.
         alone = len(using) == 1 and using[0].operands.count(node) == 1

@@ -68,6 +68,11 @@ class Node:
         return self.kind in ("input", "parameter", "count")
 
     @property
+    def placed(self) -> bool:
+        """Whether it is a leaf, or a leaf in another shape, which costs nothing."""
+        return self.leaf or (self.text.startswith("{0}.reshape(") and self.operands[0].leaf)
+
+    @property
     def swapped(self) -> bool:
         """Whether it is read in place and elements adjacent in memory follow its last axis but one."""
         return len(self.strides) > 1 and self.strides[-2] == 1 != self.strides[-1]

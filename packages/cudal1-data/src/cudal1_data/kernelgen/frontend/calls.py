@@ -221,6 +221,10 @@ def _of_two(name: str, x: Node, rest: Sequence[Value]) -> Dims | None:
         case "gather":
             assert isinstance(rest[1], Node)
             return rest[1].dims
+        case "index_select":
+            assert isinstance(rest[1], Node)
+            place = shapes.axis(x, rest[0])
+            return (*x.dims[:place], *rest[1].dims, *x.dims[place + 1 :])
         case "outer":
             assert isinstance(rest[0], Node)
             return (*x.dims, *rest[0].dims)
@@ -256,9 +260,6 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
-        case "index_select" if len(rest) == 2 and isinstance(rest[1], Node):
-            place = shapes.axis(x, rest[0])
-            return (*x.dims[:place], *rest[1].dims, *x.dims[place + 1 :])
         case "squeeze":
             places = {shapes.axis(x, one) for one in shapes.ints(rest[0])} if rest else set(range(len(x.dims)))
             return tuple(size for place, size in enumerate(x.dims) if place not in places or size != 1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from cudal1_data.kernelgen.frontend import counts
 from cudal1_data.kernelgen.frontend.layout import reshaped
-from cudal1_data.kernelgen.frontend.values import Value
-from cudal1_data.kernelgen.ir import FLOATS, Node
+from cudal1_data.kernelgen.frontend.values import Value, opaque
+from cudal1_data.kernelgen.ir import FLOATS, Node, walk, with_operands
 from cudal1_data.kernelgen.sizes import host_text
+
+_RESHAPED = re.compile(r"\{1\}\.reshape\([^()]*\)")
+"""The places in their own shape, in a call's text."""
 
 
 def rows(table: Value, index: Value, text: str, *, wraps: bool = False) -> Node | None:
@@ -46,6 +51,22 @@ def along(table: Value, axis: Value, index: Value) -> Node | None:
         return None
     weights, text = (1, width) if in_rows else (width, 1), f"torch.gather({{0}}, {axis}, {{1}})"
     return Node("gather", index.dims, text, (table, index, other), dtype=table.dtype, weights=weights)
+
+
+def as_calls(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the graph with lookups whose result kernels do not continue as calls into PyTorch."""
+    order = walk(*roots)
+    continued = {id(operand) for one in order if one.fusable for operand in one.operands}
+    known: dict[int, Node] = {}
+    for one in order:
+        new = with_operands(one, known)
+        if one.kind == "gather" and id(one) not in continued:
+            table, index, *_ = new.operands
+            text = _RESHAPED.sub("{1}", new.text, count=1) if index.text.startswith("{0}.reshape(") else new.text
+            index = index.operands[0] if text != new.text else index
+            new = opaque(text, one.dims, table, index, dtype=one.dtype)
+        known[id(one)] = new
+    return tuple(known[id(root)] for root in roots)
 
 
 def _are_read(table: Node, index: Node) -> bool:

@@ -143,7 +143,8 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("forward returns a value other than a computed tensor; templates write only those")
-        return Reference(head, text, names, merged(without_views_between(pieces.sunk(roots))), several, self.sizes)
+        roots = lookups.as_calls(merged(without_views_between(pieces.sunk(roots))))
+        return Reference(head, text, names, roots, several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
         """Mark top-level integers as named sizes, unless `forward` has an argument of that name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from cudal1_data.kernelgen.frontend.layout import recounted, reshaped
@@ -26,7 +27,11 @@ def without_views_between(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     if any(one.kind == "loop" for one in order):
         return roots
     uses = Counter(id(one) for one in (*roots, *(operand for node in order for operand in node.operands)))
+    # Tensors that a call into PyTorch reads, which are written anyway.
+    calls = [one for one in order if one.kind == "opaque" and not one.strides and not _is_view(one)]
+    read = {id(operand) for one in calls for operand in one.operands}
     known: dict[int, Node] = {}
+    written: set[int] = set()
     for one in order:
         new = with_operands(one, known)
         if _is_view(new):
@@ -36,30 +41,39 @@ def without_views_between(roots: tuple[Node, ...]) -> tuple[Node, ...]:
             elif source.kind == "pointwise" and uses[id(one.operands[0])] == 1 and _needs_only_leaves(source):
                 new = _carried(source, source.dims, new.dims) or new
         elif new.kind == "pointwise":
-            new = _before_view(new)
+            new = _before_view(new, written)
         known[id(one)] = new
+        if id(one) in read:
+            written.add(id(new))
     changed = tuple(known[id(root)] for root in roots)
     # Kernels write no booleans.
     unsuitable = any(_is_view(one) and one.operands[0].fusable and one.dtype == "bool" for one in walk(*changed))
     return roots if unsuitable else changed
 
 
-def _before_view(node: Node) -> Node:
-    """Return an operator behind a view of a tensor that kernels compute as a view of the operator on that tensor."""
+def _before_view(node: Node, written: Collection[int]) -> Node:
+    """Return an operator behind a view of a tensor that kernels compute as a view of the operator on that tensor.
+
+    Args:
+        node: The operator.
+        written: `id`s of tensors that are written anyway; a view of them is read.
+    """
     for view in node.operands:
         if _is_view(view) and view.dims == node.dims and view.operands[0].fusable:
             source = view.operands[0]
-            operands = [_on(one, node.dims, source.dims) for one in node.operands]
+            operands = [_on(one, node.dims, source.dims, written) for one in node.operands]
             if all(operands):
                 moved = replace(node, dims=source.dims, operands=tuple(one for one in operands if one))
                 return reshaped(moved, node.dims)
     return node
 
 
-def _on(node: Node, old: Dims, new: Dims) -> Node | None:
+def _on(node: Node, old: Dims, new: Dims, written: Collection[int]) -> Node | None:
     """Return an operand in the other shape; None if that would separate it from the kernel that computes it."""
     if _is_view(node) and node.dims == old and node.operands[0].dims == new:
         return node.operands[0]
+    if id(node) in written and node.dims == old:
+        return reshaped(node, new)
     return _carried(node, old, new) if _needs_only_leaves(node) else None
 
 
