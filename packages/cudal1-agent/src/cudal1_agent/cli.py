@@ -111,9 +111,12 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the stage table."""
-        run_dir = self.run_dir
         from cudal1_agent.config import load_settings
+        from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.settings import Settings
+
+        seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
+        run_dir = self.run_dir
 
         flags: dict[str, Any] = {
             "model": self.model,
@@ -143,11 +146,9 @@ class Train:
             print(f"cudal1-agent: {'resuming' if self.folder.resume else 'beginning'} {run_dir}", file=sys.stderr)
 
         from cudal1_agent.reporting.page import summary_record, summary_text
-        from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.run.folder import read_settings
         from cudal1_agent.train import dry_run, train
 
-        seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         if self.folder.dry_run:
             settings = settings or (read_settings(run_dir) if self.folder.resume else Settings())
             estimate = dry_run(settings, run_dir)
