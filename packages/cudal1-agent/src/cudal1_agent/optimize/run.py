@@ -11,6 +11,7 @@ from time import monotonic
 from cudal1_data import Device, Task
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
+from cudal1_data.kernelgen.make import why_unread
 from cudal1_env import Evaluation
 from cudal1_env.campaigns.audit import audit_file, audit_tasks
 from cudal1_env.campaigns.audit.judge import AuditJudge
@@ -199,9 +200,10 @@ def _baselines(
         if state.at_most is not None:
             say(f"at most {state.at_most:.2f} x is possible here, bound by {state.examined.bound_by} (estimate)")
         measured: list[Judged] = []
+        until_s = budget.spent_s + _BASELINES_SHARE * budget.search_s
         for candidate in baselines(task, device):
             try:
-                search.judge(candidate, min(budget.search_s, _BASELINES_SHARE * (budget.seconds - budget.spent_s)))
+                search.judge(candidate, until_s - budget.spent_s)
             except OverError:
                 state.notes.append(f"{candidate.origin} was not measured in its share of the time")
                 continue
@@ -225,6 +227,9 @@ def _searched(
 ) -> None:
     """Judge candidates until the budget is spent; with a policy, templates get half of it."""
     whole, allowed = budget.candidates, budget.candidates // 2 if answers is not None else budget.candidates
+    unread = why_unread(task.source)
+    if unread is not None:
+        state.notes.append(f"templates write no kernels for {task.name}: {unread}")
     with state.phase("search"):
         try:
             budget.candidates = allowed
@@ -246,6 +251,8 @@ def _searched(
                 fault = None
             if fault is not None:
                 state.notes.append(f"the policy was left: {fault}")
+    if search.untried:
+        state.notes.append("the time was over before any candidate was judged; give a larger --budget")
 
 
 def _record(
@@ -260,7 +267,7 @@ def _record(
     answers: Answers | None,
     sources: tuple[str, ...],
 ) -> OptimizeRecord:
-    outcome: Outcome = "out_of_time" if confirmation.out_of_time else "nothing_faster"
+    outcome: Outcome = "out_of_time" if confirmation.out_of_time or search.untried else "nothing_faster"
     if winner is not None:
         outcome = "faster"
     assert state.reference is not None
