@@ -383,6 +383,7 @@ def test_the_error_for_a_line_without_a_record_is_a_sentence(pairs: list[Pair], 
         ("", r"the folder .* has none of train\.parquet"),
         ("none.parquet", r"no corpus file .*none\.parquet"),
         ("none.jsonl", r"no corpus file .*none\.jsonl"),
+        ("bundld", r"did you mean 'bundled'"),
     ],
 )
 def test_a_corpus_that_is_not_there_is_named(
