@@ -42,6 +42,7 @@ def test_model_makes_a_folder_and_prints_it(
         (("train", "--run-dir", "{tmp}/run"), "--resume"),
         (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),
         (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 requested"),
+        (("train", "--from", "{tmp}/run@sft", "--dry-run"), "is not finished, so there is nothing to fork from"),
         (("train", "--for", "9", "--run-dir", "{tmp}/new"), "write a time above 0"),
         (("report", "{tmp}/none"), "no run in"),
         (("evaluate", "{tmp}/run"), "finished stage"),

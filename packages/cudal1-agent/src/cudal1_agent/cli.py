@@ -114,7 +114,6 @@ class Train:
         from cudal1_agent.config import load_settings, merged, read_configs, with_flags
         from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.run.folder import read_settings
-        from cudal1_agent.settings import Settings
 
         seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         run_dir = self.run_dir
@@ -152,8 +151,7 @@ class Train:
         from cudal1_agent.train import dry_run, train
 
         if self.folder.dry_run:
-            settings = settings or (read_settings(run_dir) if self.folder.resume else Settings())
-            estimate = dry_run(settings, run_dir)
+            estimate = dry_run(settings or read_settings(run_dir), run_dir, origin=origin)
             print(json.dumps({"estimate": estimate.splitlines()}) if self.json else estimate)
             return 0
         try:
