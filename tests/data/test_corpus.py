@@ -393,6 +393,12 @@ def test_a_corpus_that_is_not_there_is_named(
     assert re.search(reason, capsys.readouterr().err)
 
 
+def test_records_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none = tmp_path / "none.jsonl"
+    assert main(["corpus", "merge", str(tmp_path / "c.parquet"), str(none)]) == 2
+    assert f"cannot use {none}: No such file or directory; check the path" in capsys.readouterr().err
+
+
 def test_faults_in_parquet_are_reported_by_row(pairs: list[Pair], tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     Corpus(pairs).save(path)
