@@ -243,7 +243,10 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, StageName]
     if origin is not None:
         check_fork(*origin, settings)
     device = program_device(settings)
-    tasks = tasks_of(settings, device, notify=Progress().line)
+    progress = Progress()
+    tasks = tasks_of(settings, device, notify=progress.line)
+    if tasks.overlaps:
+        progress.line(overlap_text(tasks))
     needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
     if settings.model is not None:
         check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
