@@ -18,7 +18,7 @@ from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.gate import AuditReport
 from cudal1_env.judge import Judge, JudgeSettings
 
-from cudal1_agent.errors import OptimizeError
+from cudal1_agent.errors import OptimizeError, TimeIsUpError
 from cudal1_agent.optimize.budget import Budget, OverError
 from cudal1_agent.optimize.confirm import Confirmation
 from cudal1_agent.optimize.examine import Examined, examine
@@ -91,6 +91,7 @@ def optimize(
 
     Raises:
         OptimizeError: The module cannot be judged.
+        TimeIsUpError: The time is over before the module was measured.
         TaskError: The judge finds that the module cannot be judged.
         MachineError: The machine broke; verdicts are kept in the folder.
     """
@@ -142,7 +143,8 @@ def _audited(
     """Check that the judge rejects incorrect programs for the module; if it accepts one, it can confirm nothing.
 
     Raises:
-        OptimizeError: It accepts one, it refuses the module, or the time is over.
+        OptimizeError: It accepts one, or it refuses the module.
+        TimeIsUpError: The time is over.
     """
     say("gate: are incorrect programs told from correct ones?")
     try:
@@ -156,7 +158,7 @@ def _audited(
                 lambda _: None,
             )
     except OverError:
-        raise OptimizeError(
+        raise TimeIsUpError(
             f"the time is over before the task gate was finished ({budget.seconds:.0f} s); give a larger --budget"
         ) from None
     found = report.tasks[-1]
@@ -177,8 +179,9 @@ def _baselines(
     """Measure the unchanged module, and other ways to run it.
 
     Raises:
-        OptimizeError: The module is not correct against itself, a call is too short compared with the judge's overhead,
-            or the time is over.
+        OptimizeError: The module is not correct against itself, or a call is too short compared with the judge's
+            overhead.
+        TimeIsUpError: The time is over.
     """
     with state.phase("baselines"):
         itself = Candidate(plain_program(task.source), "the module itself")
@@ -189,7 +192,7 @@ def _baselines(
                     break
                 found = search.judge(itself, budget.search_s, again=True)
         except OverError:
-            raise OptimizeError(
+            raise TimeIsUpError(
                 f"the time is over before the module was measured ({budget.seconds:.0f} s); give a larger --budget"
             ) from None
         if not found.correct:
