@@ -42,6 +42,8 @@ def test_model_makes_a_folder_and_prints_it(
         (("train", "--run-dir", "{tmp}/run"), "--resume"),
         (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),
         (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 requested"),
+        (("train", "--from", "{tmp}/run@sft", "--dry-run"), "is not finished, so there is nothing to fork from"),
+        (("train", "--for", "9", "--run-dir", "{tmp}/new"), "write a time above 0"),
         (("report", "{tmp}/none"), "no run in"),
         (("evaluate", "{tmp}/run"), "finished stage"),
         (("evaluate", "{tmp}/run@sftt"), "unknown stage 'sftt'; did you mean 'sft'?"),
@@ -63,6 +65,14 @@ def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     assert last.startswith("cudal1-agent: ")
     assert said in last
     assert "Traceback" not in printed.err
+
+
+def test_a_resumed_run_is_compared_with_the_settings_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder.begin(tmp_path / "run", Settings(suite="starter:level1", device="cpu")).close()
+    assert typed(monkeypatch, "train", "--run-dir", tmp_path / "run", "--resume", "--seed", "9") == 2
+    assert "was begun with other settings (seed: 0 in the run, 9 requested);" in capsys.readouterr().err
 
 
 def test_ctrl_c_names_the_run_once_there_is_one(tmp_path: Path) -> None:

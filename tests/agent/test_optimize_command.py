@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from agent.optimized import MODULE, module_file
 from cudal1_agent import cli
+from cudal1_agent.errors import TimeIsUpError
+from cudal1_agent.optimize import run
 from cudal1_agent.optimize.record import OptimizeRecord, report_text
 
 LARGE = MODULE.replace("ROWS = 64", "ROWS = 4096").replace("randn(ROWS, 8)", "randn(ROWS, 256)").replace("[8]", "[256]")
@@ -51,6 +53,19 @@ def test_what_cannot_be_begun_is_one_sentence_and_exit_code_2(
     assert said in printed.err.strip().splitlines()[-1]
     assert printed.out == ""
     assert not (tmp_path / "o").exists()
+
+
+def test_time_that_is_over_before_the_module_is_measured_is_exit_code_75(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def over(*_: object, **__: object) -> None:
+        raise TimeIsUpError("the time is over before the module was measured (1 s); give a larger --budget")
+
+    monkeypatch.setattr(run, "optimize", over)
+    assert typed(monkeypatch, module_file(tmp_path), "--device", "cpu", "--json") == 75
+    printed = capsys.readouterr()
+    assert "give a larger --budget" in printed.err
+    assert json.loads(printed.out)["error"] == "TimeIsUpError"
 
 
 def recorded(repository: Path) -> list[OptimizeRecord]:

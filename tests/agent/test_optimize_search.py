@@ -120,6 +120,15 @@ def test_a_program_that_outlasts_the_budget_is_interrupted_and_the_judge_replace
         assert len(archive) == 2
 
 
+def test_a_search_without_time_is_told_from_one_without_candidates() -> None:
+    with Archive() as archive:
+        assert not searching(archive)[0].untried
+        late, _, judges = searching(archive, seconds=1e-9)
+        late.try_all(some(1.5))
+        assert late.untried
+        assert not judges
+
+
 def test_the_end_that_is_believed_allows_for_the_judges_overhead() -> None:
     found = evaluation(speedup=2.0)
     assert low(found) == pytest.approx(1.96)

@@ -383,6 +383,7 @@ def test_the_error_for_a_line_without_a_record_is_a_sentence(pairs: list[Pair], 
         ("", r"the folder .* has none of train\.parquet"),
         ("none.parquet", r"no corpus file .*none\.parquet"),
         ("none.jsonl", r"no corpus file .*none\.jsonl"),
+        ("bundld", r"did you mean 'bundled'"),
     ],
 )
 def test_a_corpus_that_is_not_there_is_named(
@@ -390,6 +391,12 @@ def test_a_corpus_that_is_not_there_is_named(
 ) -> None:
     assert main(["corpus", "stats", str(tmp_path / name)]) == 2
     assert re.search(reason, capsys.readouterr().err)
+
+
+def test_records_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none = tmp_path / "none.jsonl"
+    assert main(["corpus", "merge", str(tmp_path / "c.parquet"), str(none)]) == 2
+    assert f"cannot use {none}: No such file or directory; check the path" in capsys.readouterr().err
 
 
 def test_faults_in_parquet_are_reported_by_row(pairs: list[Pair], tmp_path: Path) -> None:
@@ -448,6 +455,18 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["corpus", "export", str(out), str(folder), "--verified"]) == 0
     assert main(["corpus", "export", str(out), str(folder)]) == 2
     assert "14 pairs of 2 references" in (folder / "README.md").read_text()
+
+
+def test_a_build_names_the_tasks_that_get_no_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = (
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return "
+    )
+    tail = "\n\n\ndef get_inputs():\n    return [torch.randn(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n"
+    (tmp_path / "plain.py").write_text(f"{head}torch.exp(x) * 2{tail}")
+    (tmp_path / "called.py").write_text(f"{head}twice(x){tail}\n\ndef twice(x):\n    return x + x\n")
+    assert main(["corpus", "build", str(tmp_path / "pairs.jsonl"), str(tmp_path), "--per-task", "8"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out")]
+    assert told == ["left out: kernels for file/called: 'twice' is called; templates read calls of functions by name"]
 
 
 def test_an_export_has_a_file_for_each_split(pairs: list[Pair], tmp_path: Path) -> None:

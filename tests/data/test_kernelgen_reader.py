@@ -128,6 +128,12 @@ def test_sizes_assigned_together_and_spread_into_a_call_are_read(tmp_path: Path)
     assert [root.dims for root in read(SHAPES).roots] == [(6, 8, 2, 2), (8, 4)]
 
 
+def test_a_constructor_with_local_values_is_read(tmp_path: Path) -> None:
+    init = "wide = 2 * width\nself.up = nn.Linear(width, wide)\nself.scale = wide / 8\npass"
+    source = source_of("torch.tanh(self.up(x)) * self.scale", init=init, given="8", parameters="self, width")
+    assert is_right(source, tmp_path)
+
+
 @pytest.mark.parametrize("pool", ["nn.AvgPool2d(size)", "nn.MaxPool2d(size, stride=step)"])
 def test_windows_whose_size_is_a_constant_are_read(pool: str, tmp_path: Path) -> None:
     source = source_of(

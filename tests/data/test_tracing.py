@@ -274,6 +274,12 @@ def test_a_task_that_cannot_be_traced_leaves_the_others_alone() -> None:
     assert report.failed.keys() == {"values", "raises", "dies", "hangs"}
 
 
+def test_files_of_one_name_in_two_suites_are_compared(tracer: Tracer) -> None:
+    graph = tracer.trace(Task(id="file/op", source=reference("return x + 2"), name="op", level=1, origin="file"))
+    assert [one.task for one in find_overlaps(("mine", [graph]), ("test", [graph])).overlaps] == ["file/op"]
+    assert not find_overlaps(("mine", [graph]), ("mine", [graph])).overlaps
+
+
 def test_several_processes_trace_and_results_keep_the_order_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     second = threading.Event()
 

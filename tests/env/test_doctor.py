@@ -40,5 +40,11 @@ def test_layers_that_one_flag_brings_back_share_a_line() -> None:
     assert "rootless Podman" in line
 
 
+def test_a_missing_compiler_is_named_as_what_is_installed() -> None:
+    text = findings().model_copy(update={"tools": {"nvcc": None, "g++": "/usr/bin/g++"}}).text()
+    assert "nvcc               missing: install NVIDIA's CUDA toolkit; programs" in text
+    assert "g++                /usr/bin/g++" in text
+
+
 def test_a_whole_sandbox_needs_no_advice() -> None:
     assert "to bring back" not in findings().text()

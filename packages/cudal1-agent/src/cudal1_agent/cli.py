@@ -111,9 +111,12 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the stage table."""
+        from cudal1_agent.config import load_settings, merged, read_configs, with_flags
+        from cudal1_agent.run.deadline import seconds_of
+        from cudal1_agent.run.folder import read_settings
+
+        seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         run_dir = self.run_dir
-        from cudal1_agent.config import load_settings
-        from cudal1_agent.settings import Settings
 
         flags: dict[str, Any] = {
             "model": self.model,
@@ -128,29 +131,27 @@ class Train:
             "contrast": None if self.arm is None else {"arm": self.arm},
         }
         asked = bool(self.config) or any(value is not None for value in flags.values())
+        given = {name: value for name, value in flags.items() if value is not None}
         origin = None
         if self.folder.from_ is not None:
-            from cudal1_agent.config import merged, read_configs
             from cudal1_agent.run.fork import forked_settings, split_origin
 
             origin = split_origin(self.folder.from_)
-            given = {name: value for name, value in flags.items() if value is not None}
-            over = merged(read_configs(self.config), given)
-            settings = forked_settings(origin[0], over)
+            settings = forked_settings(origin[0], merged(read_configs(self.config), given))
+        elif self.folder.resume:
+            # A resumed run keeps its settings; those that are named must agree with them.
+            named = merged(read_configs(self.config), given)
+            settings = with_flags(read_settings(run_dir), named) if asked else None
         else:
-            settings = load_settings(self.config, flags) if asked or not self.folder.resume else None
+            settings = load_settings(self.config, flags)
         if not self.folder.dry_run:
             print(f"cudal1-agent: {'resuming' if self.folder.resume else 'beginning'} {run_dir}", file=sys.stderr)
 
         from cudal1_agent.reporting.page import summary_record, summary_text
-        from cudal1_agent.run.deadline import seconds_of
-        from cudal1_agent.run.folder import read_settings
         from cudal1_agent.train import dry_run, train
 
-        seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         if self.folder.dry_run:
-            settings = settings or (read_settings(run_dir) if self.folder.resume else Settings())
-            estimate = dry_run(settings, run_dir)
+            estimate = dry_run(settings or read_settings(run_dir), run_dir, origin=origin)
             print(json.dumps({"estimate": estimate.splitlines()}) if self.json else estimate)
             return 0
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 from cudal1_data.suggest import did_you_mean
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.settings import Settings, Table, with_current_names
@@ -92,7 +94,7 @@ def _checked(values: Table, *, where: str) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        faults = "; ".join(_fault_text(values, fault["type"], fault["loc"], fault["msg"]) for fault in error.errors())
+        faults = "; ".join(map(_fault_text, error.errors()))
         raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists the defaults)") from error
 
 
@@ -105,11 +107,15 @@ def read_configs(paths: Sequence[Path]) -> Table:
     return functools.reduce(merged, map(read_config, paths), {})
 
 
-def _fault_text(values: Table, kind: str, place: tuple[int | str, ...], message: str) -> str:
-    """Return the fault of one setting; for an unknown name, with the nearest known one."""
+def _fault_text(fault: ErrorDetails) -> str:
+    """Return the fault of one setting; for an unknown name or choice, with the nearest known one."""
+    place, given = fault["loc"], fault["input"]
     where = ".".join(map(str, place))
-    if kind != "extra_forbidden":
-        return f"{where}: {message}"
+    if fault["type"] == "literal_error" and isinstance(given, str):
+        known = re.findall(r"'([^']*)'", fault["msg"])
+        return f"{where}: unknown choice {given!r}; {did_you_mean(given, known)}"
+    if fault["type"] != "extra_forbidden":
+        return f"{where}: {fault['msg']}"
     model: Any = Settings()
     for part in place[:-1]:
         model = getattr(model, str(part), None)

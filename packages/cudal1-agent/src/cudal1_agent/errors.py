@@ -7,7 +7,7 @@ AgentError                      anything below
 |- PolicyError                  a model or an endpoint that cannot be used
 |- CorpusError                  a suite or corpus with nothing to train on
 |- OptimizeError                a module that cannot be optimised
-`- TimeIsUpError                the time limit of a training is reached; it can be resumed
+`- TimeIsUpError                the time limit of a training or a search is reached; it can be resumed
 ```
 """
 
@@ -39,4 +39,4 @@ class OptimizeError(AgentError, ValueError):
 
 
 class TimeIsUpError(AgentError):
-    """The time limit of a training is reached; it stopped where it can be resumed exactly."""
+    """The time limit of a training or a search is reached; it stopped where it can be resumed."""

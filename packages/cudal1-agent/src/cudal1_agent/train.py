@@ -21,7 +21,7 @@ from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.deadline import Deadline
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import CORPUS, METRICS, REPORT, RunFolder, read_corpus_note, stage_model
-from cudal1_agent.run.fork import fork
+from cudal1_agent.run.fork import check_fork, fork
 from cudal1_agent.run.judge import close_judge, make_judge, program_device, retire_inputs, stays_on_cpu
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import PARTS
@@ -224,24 +224,37 @@ def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
             next(found)
 
 
-def dry_run(settings: Settings, run_dir: Path) -> str:
+def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, StageName] | None = None) -> str:
     """Check all that can be checked before a run, and return what it needs as text.
 
+    Args:
+        settings: Settings of the run.
+        run_dir: The run directory.
+        origin: Another run and a stage of it, from which the run would fork.
+
     Raises:
+        RunError: The run cannot fork from there.
         ConfigError: The settings cannot work, or memory or disk do not suffice.
         PolicyError: The model cannot be loaded.
         CorpusError: There is nothing to train on.
     """
     quiet_libraries()
     check_settings(settings, run_dir)
+    if origin is not None:
+        check_fork(*origin, settings)
     device = program_device(settings)
-    tasks = tasks_of(settings, device, notify=Progress().line)
+    progress = Progress()
+    tasks = tasks_of(settings, device, notify=progress.line)
+    if tasks.overlaps:
+        progress.line(overlap_text(tasks))
     needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
     if settings.model is not None:
         check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
     check_stream(settings, tasks, device)
-    names = ", ".join(phase.name for phase in phases(settings, run_dir))
-    return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {names}"
+    names = [phase.name for phase in phases(settings, run_dir)]
+    if origin is not None:
+        names = names[names.index(f"{origin[1]}.table") + 1 :]
+    return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {', '.join(names)}"
 
 
 def check_time(run_dir: Path, seconds: float | None) -> None:

@@ -77,9 +77,12 @@ def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -
 
 
 def _told(name: str, command: Command, error: Exception) -> int:
-    print(f"{name}: {error}", file=sys.stderr, flush=True)
+    message = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        message = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}; check the path and its permissions"
+    print(f"{name}: {message}", file=sys.stderr, flush=True)
     if any(getattr(command, field, False) is True for field in ("json", "json_")):
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        print(json.dumps({"error": type(error).__name__, "message": message}))
     return USER_ERROR
 
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Collection, Iterable
 
 _SHOWN = 12
+_ALIASES = {"gpu": "cuda"}
+"""Other words for known names, which are not similar as text."""
 
 
 def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:
@@ -15,11 +17,15 @@ def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:
     ['starter/diag_matmul']
     >>> nearest("softmx", ["starter/diag_matmul", "starter/softmax"])
     ['starter/softmax']
+    >>> nearest("gpu", ["cpu", "cuda"])
+    ['cuda']
     """
     tails: dict[str, str] = {}
     for name in names:
         tails.setdefault(name.lower(), name)
         tails.setdefault(name.rsplit("/", 1)[-1].lower(), name)
+    if key.lower() not in tails and (alias := _ALIASES.get(key.lower())) in tails:
+        return [tails[alias]]
     found: list[str] = []
     for match in difflib.get_close_matches(key.lower(), tails, n=2 * count, cutoff=0.6):
         if tails[match] not in found:

@@ -24,6 +24,8 @@ from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import advice, available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Spread, TrialSamples, calibrate_spread
 
+_PACKAGES = {"gcc": "gcc", "g++": "g++", "ninja": "ninja-build", "nvcc": "NVIDIA's CUDA toolkit"}
+"""What to install for each compiler."""
 _CALIBRATION_TASKS = 6
 _CALIBRATION_LAUNCHES = 4
 
@@ -92,7 +94,7 @@ class Findings(BaseModel):
             lines.append(f"sandbox   HOLE: {name}: {meaning}")
         for name, path in self.tools.items():
             hint = (
-                f"missing: install the package {name}; programs that compile with it are left out"
+                f"missing: install {_PACKAGES[name]}; programs that compile with it are left out"
                 if path is None
                 else path
             )
@@ -116,7 +118,7 @@ def examine() -> Findings:
         gpu=gpu,
         layers=dict(available_layers(device)),
         attempts=successful_attempts(device),
-        tools={name: shutil.which(name) for name in ("gcc", "g++", "ninja", "nvcc")},
+        tools={name: shutil.which(name) for name in _PACKAGES},
         spread=load_spread(device, identity),
         calibrated=spread_path(device, identity).exists(),
     )

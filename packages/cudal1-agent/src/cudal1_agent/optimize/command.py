@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from cudal1_data.commandline import NO, OK, TIME_IS_UP
 
-from cudal1_agent.errors import OptimizeError
+from cudal1_agent.errors import OptimizeError, TimeIsUpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +91,13 @@ class Optimize:
         target = read_target(self.file)
         device = resolve_device(self.device)
         out = self.out or default_folder(target)
-        record = self._searched(target, out, device, budget, Progress().line)
+        try:
+            record = self._searched(target, out, device, budget, Progress().line)
+        except TimeIsUpError as error:
+            print(f"cudal1-agent: {error}", file=sys.stderr)
+            if self.json:
+                print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            return TIME_IS_UP
         print(record.model_dump_json() if self.json else _text(record, out))
         return {"faster": OK, "nothing_faster": NO, "out_of_time": TIME_IS_UP}[record.outcome]
 

@@ -11,13 +11,14 @@ from time import monotonic
 from cudal1_data import Device, Task
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
+from cudal1_data.kernelgen.make import why_unread
 from cudal1_env import Evaluation
 from cudal1_env.campaigns.audit import audit_file, audit_tasks
 from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.gate import AuditReport
 from cudal1_env.judge import Judge, JudgeSettings
 
-from cudal1_agent.errors import OptimizeError
+from cudal1_agent.errors import OptimizeError, TimeIsUpError
 from cudal1_agent.optimize.budget import Budget, OverError
 from cudal1_agent.optimize.confirm import Confirmation
 from cudal1_agent.optimize.examine import Examined, examine
@@ -90,6 +91,7 @@ def optimize(
 
     Raises:
         OptimizeError: The module cannot be judged.
+        TimeIsUpError: The time is over before the module was measured.
         TaskError: The judge finds that the module cannot be judged.
         MachineError: The machine broke; verdicts are kept in the folder.
     """
@@ -141,7 +143,8 @@ def _audited(
     """Check that the judge rejects incorrect programs for the module; if it accepts one, it can confirm nothing.
 
     Raises:
-        OptimizeError: It accepts one, it refuses the module, or the time is over.
+        OptimizeError: It accepts one, or it refuses the module.
+        TimeIsUpError: The time is over.
     """
     say("gate: are incorrect programs told from correct ones?")
     try:
@@ -155,7 +158,7 @@ def _audited(
                 lambda _: None,
             )
     except OverError:
-        raise OptimizeError(
+        raise TimeIsUpError(
             f"the time is over before the task gate was finished ({budget.seconds:.0f} s); give a larger --budget"
         ) from None
     found = report.tasks[-1]
@@ -176,8 +179,9 @@ def _baselines(
     """Measure the unchanged module, and other ways to run it.
 
     Raises:
-        OptimizeError: The module is not correct against itself, a call is too short compared with the judge's overhead,
-            or the time is over.
+        OptimizeError: The module is not correct against itself, or a call is too short compared with the judge's
+            overhead.
+        TimeIsUpError: The time is over.
     """
     with state.phase("baselines"):
         itself = Candidate(plain_program(task.source), "the module itself")
@@ -188,7 +192,7 @@ def _baselines(
                     break
                 found = search.judge(itself, budget.search_s, again=True)
         except OverError:
-            raise OptimizeError(
+            raise TimeIsUpError(
                 f"the time is over before the module was measured ({budget.seconds:.0f} s); give a larger --budget"
             ) from None
         if not found.correct:
@@ -199,9 +203,10 @@ def _baselines(
         if state.at_most is not None:
             say(f"at most {state.at_most:.2f} x is possible here, bound by {state.examined.bound_by} (estimate)")
         measured: list[Judged] = []
+        until_s = budget.spent_s + _BASELINES_SHARE * budget.search_s
         for candidate in baselines(task, device):
             try:
-                search.judge(candidate, min(budget.search_s, _BASELINES_SHARE * (budget.seconds - budget.spent_s)))
+                search.judge(candidate, until_s - budget.spent_s)
             except OverError:
                 state.notes.append(f"{candidate.origin} was not measured in its share of the time")
                 continue
@@ -225,6 +230,9 @@ def _searched(
 ) -> None:
     """Judge candidates until the budget is spent; with a policy, templates get half of it."""
     whole, allowed = budget.candidates, budget.candidates // 2 if answers is not None else budget.candidates
+    unread = why_unread(task.source)
+    if unread is not None:
+        state.notes.append(f"templates write no kernels for {task.name}: {unread}")
     with state.phase("search"):
         try:
             budget.candidates = allowed
@@ -246,6 +254,8 @@ def _searched(
                 fault = None
             if fault is not None:
                 state.notes.append(f"the policy was left: {fault}")
+    if search.untried:
+        state.notes.append("the time was over before any candidate was judged; give a larger --budget")
 
 
 def _record(
@@ -260,7 +270,7 @@ def _record(
     answers: Answers | None,
     sources: tuple[str, ...],
 ) -> OptimizeRecord:
-    outcome: Outcome = "out_of_time" if confirmation.out_of_time else "nothing_faster"
+    outcome: Outcome = "out_of_time" if confirmation.out_of_time or search.untried else "nothing_faster"
     if winner is not None:
         outcome = "faster"
     assert state.reference is not None

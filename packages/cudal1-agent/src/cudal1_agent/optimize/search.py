@@ -73,6 +73,11 @@ class Search:
         )
 
     @property
+    def untried(self) -> bool:
+        """Whether the time of the search is over and no candidate was judged."""
+        return self.programs == 0 and self._budget.search_s <= 0
+
+    @property
     def best(self) -> Speedup | None:
         """Speedup of the most promising program with an estimate above 1."""
         speedups = (found.speedup for _, found in self.ranked() if found.speedup is not None)

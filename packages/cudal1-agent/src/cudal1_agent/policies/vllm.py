@@ -29,8 +29,8 @@ class VllmPolicy:
         """
         if find_spec("vllm") is None:
             raise PolicyError(
-                "the package vllm is not installed; install it with `pip install cudal1-agent[vllm]` "
-                "(it needs an NVIDIA GPU), or use the policy `transformers`"
+                "the package vllm (extra cudal1-agent[vllm]) is not installed; install it with "
+                "`pip install 'vllm>=0.31,<0.32'` (it needs an NVIDIA GPU), or use the policy `transformers`"
             )
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra
 

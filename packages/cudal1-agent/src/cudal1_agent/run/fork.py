@@ -60,6 +60,33 @@ def split_origin(text: str) -> tuple[Path, StageName]:
     raise RunError(f"--from is {text!r}; write RUN@STAGE, with one of the stages {', '.join(STAGES)}")
 
 
+def check_fork(origin: Path, stage: StageName, settings: Settings) -> Mark:
+    """Return the mark at the end of a run's stage, from which a run with these settings can fork.
+
+    Args:
+        origin: Directory of the other run.
+        stage: A finished stage of it.
+        settings: Settings of the new run.
+
+    Raises:
+        RunError: The stage is not finished, or the settings differ in what the finished phases depend on.
+    """
+    mark = read_mark(origin / "marks" / f"{stage}.table.json")
+    if mark is None:
+        raise RunError(
+            f"the stage {stage} of {origin} is not finished, so there is nothing to fork from; finish it with: "
+            f"cudal1-agent train --run-dir {origin} --resume"
+        )
+    check_protocol(origin)
+    fixed = [line for line in differences(read_settings(origin), settings) if not line.startswith(FREE)]
+    if fixed:
+        raise RunError(
+            f"a fork of {origin}@{stage} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
+            "leave them out"
+        )
+    return mark
+
+
 def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: Sequence[str]) -> None:
     """Make a run directory in the state of another run at the end of a stage.
 
@@ -75,22 +102,10 @@ def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: 
     Raises:
         RunError: The stage is not finished, or the settings differ in what the finished phases depend on.
     """
-    last = f"{stage}.table"
-    mark = read_mark(origin / "marks" / f"{last}.json")
-    if mark is None:
-        raise RunError(
-            f"the stage {stage} of {origin} is not finished, so there is nothing to fork from; finish it with: "
-            f"cudal1-agent train --run-dir {origin} --resume"
-        )
-    check_protocol(origin)
-    stored = read_settings(origin)
-    fixed = [line for line in differences(stored, settings) if not line.startswith(FREE)]
-    if fixed:
-        raise RunError(
-            f"a fork of {origin}@{stage} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
-            "leave them out"
-        )
-    done = [name for name in names[: names.index(last) + 1] if (origin / "marks" / f"{name}.json").is_file()]
+    mark, stored = check_fork(origin, stage, settings), read_settings(origin)
+    done = [
+        name for name in names[: names.index(f"{stage}.table") + 1] if (origin / "marks" / f"{name}.json").is_file()
+    ]
     model = stage_model(origin, stage, stored)
     with RunFolder.begin(path, settings):
         pass

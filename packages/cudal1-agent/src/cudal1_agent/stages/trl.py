@@ -97,7 +97,10 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL's {config.__name__} does not take these settings: {error}") from error
     if made.use_liger_kernel and find_spec("liger_kernel") is None:
-        raise ConfigError("use_liger_kernel in a trl table needs: pip install 'cudal1-agent[liger]'")
+        raise ConfigError(
+            "use_liger_kernel in a trl table needs the extra cudal1-agent[liger]; install it with: "
+            "pip install 'liger-kernel>=0.8,<0.9'"
+        )
     if made.save_steps % made.logging_steps:
         raise ConfigError(
             f"save_steps ({made.save_steps}) must be a multiple of logging_steps ({made.logging_steps}) in a trl "

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from cudal1_data.corpus.store import Corpus
     from cudal1_data.task import Task
 
+_KERNELS = ("triton", "cuda-nvrtc", "cuda-load-inline")
+"""Backends whose programs need a reference that the templates can read."""
+
 
 @dataclass(frozen=True)
 class Build:
@@ -99,10 +102,17 @@ class Build:
     def _pairs(self, tasks: Mapping[tuple[str, str], Task]) -> Iterator[list[Pair]]:
         """Yield the pairs of each task id, in the order of ids."""
         from cudal1_data.corpus.build import build
+        from cudal1_data.kernelgen.make import why_unread
 
+        unread: list[str] = []
         groups = [list(group) for _, group in itertools.groupby(sorted(tasks), key=lambda key: key[0])]
         for group in paced(groups, len(groups), "tasks built"):
-            yield list(build([tasks[key] for key in group], per_task=self.per_task, failures=self.failures))
+            pairs = list(build([tasks[key] for key in group], per_task=self.per_task, failures=self.failures))
+            if not any(pair.backend in _KERNELS for pair in pairs):
+                reasons = ((task_id, why_unread(source)) for task_id, source in group)
+                unread += [f"kernels for {task_id}: {reason}" for task_id, reason in reasons if reason]
+            yield pairs
+        report_left_out(unread)
 
 
 def _refuse_kernelbench(tasks: Iterable[Task]) -> None:

@@ -15,6 +15,7 @@ from cudal1_data.corpus.old_names import OLD_FIELDS
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
+from cudal1_data.suggest import nearest
 from cudal1_data.task import Split
 
 SPLITS = tuple(get_args(Split))
@@ -218,6 +219,8 @@ def load_corpus(path: Path | str) -> Corpus:
     if files[0].suffix == ".jsonl":
         with files[0].open("rb") as lines:
             return Corpus(_line(line, files[0], number) for number, line in enumerate(lines, 1) if line.strip())
+    if nearest(str(path), [str(BUNDLED)]):
+        raise DataError(f"there is no corpus {str(path)!r}; did you mean '{BUNDLED}'?")
     raise DataError(f"{path} is no corpus: name a .parquet or .jsonl file, or a folder with {', '.join(FILES)}")
 
 

@@ -64,7 +64,8 @@ def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequ
     """Compare two suites.
 
     Args:
-        suite: Name and graphs of the first suite. A task in both suites (by id) is no near-duplicate of itself.
+        suite: Name and graphs of the first suite. A task in both suites (by id) is no near-duplicate of itself. The id
+            of a file (`file/NAME`) names a task only within its suite.
         other: Name and graphs of the second suite.
     """
     by_graph: dict[str, list[str]] = {}
@@ -74,8 +75,9 @@ def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequ
     behaviours = Behaviours([(task.id, task.behaviour) for task in other[1]])
     overlaps: list[Overlap] = []
     for task in suite[1]:
-        same = [name for name in by_graph.get(task.fingerprint or "", []) if name != task.id]
-        alike = [name for name in behaviours.find(task.behaviour) if name != task.id]
+        itself = None if task.id.startswith("file/") and suite[0] != other[0] else task.id
+        same = [name for name in by_graph.get(task.fingerprint or "", []) if name != itself]
+        alike = [name for name in behaviours.find(task.behaviour) if name != itself]
         if same or alike:
             by = "graph" if same else "behaviour"
             overlaps.append(Overlap(task=task.id, same=tuple(same or alike), operators=task.operators, by=by))

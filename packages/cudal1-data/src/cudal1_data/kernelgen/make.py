@@ -186,6 +186,21 @@ def _options(task: Task, backends: Sequence[Backend]) -> Iterator[Option]:
                 yield replace(option, parameters=(*option.parameters, ("transposed", 1)))
 
 
+def why_unread(source: str) -> str | None:
+    """Return why the templates with kernels cannot read a reference; None if they can.
+
+    Args:
+        source: The reference.
+    """
+    try:
+        plan(read(source).roots)
+    except UnsuitableError as error:
+        return str(error)
+    except RecursionError:
+        return "its chain of operators is too long"
+    return None
+
+
 def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
     """Yield the templates with kernels for a reference, if it can be read."""
     try:

@@ -100,7 +100,10 @@ class Serve:
         import importlib.util
 
         if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-            raise SettingsError("serve needs FastAPI and uvicorn; install them with: pip install 'cudal1-env[serve]'")
+            raise SettingsError(
+                "serve needs the extra cudal1-env[serve]; install its packages with: "
+                "pip install fastapi prometheus-client uvicorn"
+            )
         from cudal1_env.baselines import resolve
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
@@ -122,8 +123,7 @@ def create_app(dispatcher: Dispatcher, facts: JudgeFacts, options: AppOptions) -
         faults = list(error.errors())
         if any(fault["type"] == "json_invalid" for fault in faults):
             return refuse(400, "malformed_json", "the body is not valid JSON")
-        places = "; ".join(f"{'.'.join(map(str, fault['loc'][1:]))}: {fault['msg']}" for fault in faults[:3])
-        return refuse(422, "invalid", f"the body does not fit the schema in /openapi.json: {places}")
+        return refuse(422, "invalid", f"the body does not fit the schema in /openapi.json: {_places(faults)}")
 
     async def http_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -140,6 +140,13 @@ def create_app(dispatcher: Dispatcher, facts: JudgeFacts, options: AppOptions) -
     app.add_exception_handler(MachineError, machine_error)
     app.add_middleware(Access, tokens=options.tokens, max_body_bytes=options.max_body_bytes)
     return app
+
+
+def _places(faults: Sequence[Any]) -> str:
+    """Return the first faults of a body as text; if an item is faulty, pydantic also calls its list too short."""
+    around = {fault["loc"][:size] for fault in faults for size in range(len(fault["loc"]))}
+    told = [fault for fault in faults if fault["loc"] not in around]
+    return "; ".join(f"{'.'.join(map(str, fault['loc'][1:]))}: {fault['msg']}" for fault in told[:3])
 
 
 def _job(order: Order, owner: str, facts: JudgeFacts, options: AppOptions) -> Job:

@@ -91,7 +91,7 @@ class RayJudges(ByEach):
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise SettingsError("Ray is not installed; install it with: pip install 'cudal1-env[ray]'") from error
+            raise SettingsError("this needs the extra cudal1-env[ray]; install it with: pip install ray") from error
         self._ray = ray
         self._calls: dict[int, int] = dict.fromkeys(range(judges), 0)
         self._lock = threading.Lock()

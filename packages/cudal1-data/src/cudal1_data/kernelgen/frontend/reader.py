@@ -188,7 +188,9 @@ class _Reader:
             match statement:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
                     self.attributes[name] = self._member(name, right, scope)
-                case ast.Expr(value=ast.Constant()):
+                case ast.Assign(targets=[ast.Name(id=name)], value=right):
+                    scope[name] = self.value(right, scope)
+                case ast.Expr(value=ast.Constant()) | ast.Pass():
                     pass
                 case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
                     pass
