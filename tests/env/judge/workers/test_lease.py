@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -108,6 +109,27 @@ def test_shared_and_exclusive_leases_exclude_each_other(folder: Path) -> None:
         pass
     with lease("gpu", wait_s=0.0):
         pass
+
+
+def test_a_sharer_has_its_turn_before_a_later_exclusive_user(folder: Path) -> None:
+    order: list[str] = []
+
+    def wait(name: str, *, shared: bool) -> None:
+        with lease("gpu", shared=shared, wait_s=20.0):
+            order.append(name)
+            time.sleep(0.05)
+
+    waiting = [
+        threading.Thread(target=wait, args=("shared",), kwargs={"shared": True}),
+        threading.Thread(target=wait, args=("exclusive",), kwargs={"shared": False}),
+    ]
+    with lease("gpu"):
+        for thread in waiting:
+            thread.start()
+            time.sleep(0.3)
+    for thread in waiting:
+        thread.join()
+    assert order == ["shared", "exclusive"]
 
 
 SHARER = """

@@ -96,8 +96,8 @@ def core_name(core: int | None) -> str:
 def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generator[float]:
     """Hold devices, taken in the order of their names; yield the seconds waited for them.
 
-    Shared and exclusive holders exclude each other; shared holders do not measure. A judge that waits for exclusive use
-    waits only for the present sharers; later ones queue behind it. So a sharer must not take the same device twice.
+    Shared and exclusive holders exclude each other; shared holders do not measure. Who waits first has the device
+    first, up to the interval of checks, and sharers have it together. So a sharer must not take the same device twice.
 
     A lock is a file lock on an empty file, which is never removed: removal would race with the next holder.
 
@@ -181,15 +181,13 @@ def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:
 def _take(name: str, *, shared: bool, deadline: float) -> int:
     """Wait for a device at its turnstile; return the descriptor that holds it.
 
-    Every judge takes the turnstile (a second lock) before the device. An exclusive user keeps the turnstile until the
-    device is free; a shared user releases it if the device is not free at once.
+    Every judge takes the turnstile (a second lock) before the device, and keeps it until it has the device, so that
+    exclusive and shared users take turns. Shared users wait in it together.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     turnstile, device = _open_lock(f"{name}.turnstile"), _open_lock(name)
     try:
         while not (_locked(turnstile, kind) and _locked(device, kind)):
-            if shared:
-                fcntl.flock(turnstile, fcntl.LOCK_UN)
             if time.monotonic() > deadline:
                 raise MachineError(
                     f"timed out waiting for {name}, which another judge holds; wait for it to finish, or choose "
