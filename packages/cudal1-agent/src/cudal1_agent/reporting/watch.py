@@ -130,7 +130,7 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
 
     Args:
         run_dir: Its directory, which need not exist yet.
-        console: Where to show it.
+        console: Where to show it. One that is no terminal gets a line for each new state.
         once: Print one frame and return.
         interval_s: Time between two updates, in seconds.
     """
@@ -141,11 +141,28 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
     if once:
         console.print(frame(run, console.width))
         return
+    if not console.is_terminal:
+        _tell(run, console, interval_s)
+        return
     with Live(frame(run, console.width), console=console, auto_refresh=False) as live:
         while not run.finished:
             time.sleep(max(interval_s, 0.05))
             run.update()
             live.update(frame(run, console.width), refresh=True)
+
+
+def _tell(run: Follower, console: Console, interval_s: float) -> None:
+    """Print a line for each new state of a run until it is finished."""
+    told = ""
+    while True:
+        line = visible(f"{state_text(run)}; {run.note}" if run.note else state_text(run))
+        if line != told:
+            console.out(line)
+        told = line
+        if run.finished:
+            return
+        time.sleep(max(interval_s, 0.05))
+        run.update()
 
 
 def frame(run: Follower, width: int) -> RenderableType:
