@@ -107,6 +107,7 @@ TASKS = {
     "overflow_guard": "(isinf), if it was another call's",
     "slopes_of_heads": "(bmm) without the tiles that hold least",
     "soft_experts": "that matters least",
+    "time_steps": "(addmm), if they were another call's at other places",
     "token_losses": "(_log_softmax) with statistics of half of its terms",
 }
 """Tasks of tests/exploits with work that no output shows."""

@@ -5,7 +5,8 @@ by that of another draw of the inputs, in whole or in a part; a product's factor
 precision, or a part of its last factor is zero; operand and result of an elementwise function are rounded to bfloat16;
 the quarter of a result on which outputs depend least is replaced; and those of `omitted`. An output shows a fault if an
 element exceeds its tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays
-nothing above 1 (docs/decisions/003-gate-runs-programs.md).
+nothing above 1 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for
+the other draw: a program could keep a table of them (an integer input with few values).
 
 Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
 not change its step's result is excused, unless this is a long product, or differs for the largest inputs (a check that
@@ -36,6 +37,7 @@ from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import Calls, Kept, chosen, results, timed
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import as_dtype, copied, same_bits
+from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call
 from cudal1_worker.oracle.tolerance import Seen, bulk
@@ -114,6 +116,8 @@ class Unseen:
         self._oracle = oracle
         self._long: set[int] = set()
         """Products that take long."""
+        self._products: dict[int, str] = {}
+        """Names of the products among the steps to test."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -141,6 +145,8 @@ class Unseen:
             left = [fault for fault in left if fault.least == (fault.where is not None)]
             for step, faults in groupby(left, key=lambda fault: fault.step):
                 stand_in = None if step is None else self._result(one.others, step)
+                if step in self._products and self._recurs(self._result(one.values, step), stand_in):
+                    return [f"parts of {self._products[step]}, if they were another call's at other places"]
                 passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
             left = passed
         return [fault.text for fault in left or []]
@@ -171,6 +177,7 @@ class Unseen:
             count = max(_LEAST_PARTS, _PARTS // len(tested))
             for part in draw.sample(parts, min(count, len(parts))):
                 found.append(_Fault(f"{_words(part)} of {name}, if it was another call's", k, part=part))
+        self._products = {k: f"step {k + 1} ({calls[k].name})" for k in tested if calls[k].is_product}
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
         tensors = {place: value for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)}
         found += [_Fault(f"input {place}, if it was another call's", place=place) for place in tensors]
@@ -253,6 +260,12 @@ class Unseen:
         with Calls(step, keep):
             self._oracle.run(self._oracle.models.plain, values)
         return found
+
+    def _recurs(self, own: list[torch.Tensor], other: list[torch.Tensor] | None) -> bool:
+        """Return whether a part of a result comes again for the other draw, at any place, but not all of it."""
+        if other is None or all(map(same_bits, own, other)):
+            return False
+        return any(came_again(one, two) > SHARE for one, two in zip(own, other, strict=True))
 
     def _may_differ(self, one: _Set, step: int) -> bool:
         """Return whether a call's result, the same for both draws, differs for the largest inputs."""
