@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from cudal1_worker.oracle.omitted import in_eight_bits, of_a_sample, ways, without_least
+from cudal1_worker.oracle.omitted import by_halves, in_eight_bits, of_a_sample, ways, without_least
 from cudal1_worker.oracle.steps import Call
 
 aten = torch.ops.aten
@@ -39,6 +39,32 @@ def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
 def test_a_sample_of_a_loss_keeps_its_pairs() -> None:
     x = torch.randn(4096)
     assert of_a_sample(Call(aten.mse_loss.default, (x, x), {})) == 0.0
+
+
+def test_each_half_of_a_norm_and_of_a_softmax_has_its_own_statistics() -> None:
+    x = 0.2 * torch.randn(2, 4, 100)
+    halves = [*range(32), *range(64, 96)], [*range(32, 64), *range(96, 100)]
+    found = by_halves(Call(aten._softmax.default, (x, -1, False), {}))
+    for half in halves:
+        expected = x[..., half].softmax(-1)
+        ratio = found[..., half] / expected
+        assert (ratio - ratio[..., :1]).abs().max() < 1e-5
+        assert (ratio - 0.5).abs().max() < 0.3
+    groups = aten.native_group_norm.default
+    found = by_halves(Call(groups, (x[..., :64], None, None, 2, 4, 64, 2, 0.0), {}))[0]
+    own = groups(x[..., :32].contiguous(), None, None, 2, 4, 32, 2, 0.0)[0]
+    torch.testing.assert_close(found[..., :32], own)
+
+
+def test_norms_and_softmaxes_of_many_terms_have_such_statistics() -> None:
+    x = torch.randn(2, 4, 64)
+    norm, batch = aten.native_layer_norm.default, aten.native_batch_norm.default
+    assert names(Call(norm, (x, [64], None, None, 1e-5), {})) == ["by_halves"]
+    assert names(Call(norm, (x, [4, 64], None, None, 1e-5), {})) == ["by_halves"]
+    assert names(Call(batch, (x, None, None, None, None, True, 0.1, 1e-5), {})) == ["by_halves"]
+    one = torch.ones(4)
+    assert not names(Call(batch, (x, None, None, one, one, False, 0.1, 1e-5), {}))
+    assert not names(Call(aten._softmax.default, (x, 1, False), {}))
 
 
 def test_the_quarter_of_the_tiles_that_holds_least_is_left_out() -> None:

@@ -43,6 +43,9 @@ SHOWN = {
     "keys before each query": "torch.softmax((x @ w / 8).masked_fill(torch.ones(64, 64).triu(1) > 0, -9e9), -1) @ t",
     "places only": "torch.cat([t.gather(1, x.argsort(-1)), t.gather(1, w.topk(4).indices)], -1)",
     "the last row": "torch.relu(x @ w)[-1]",
+    "a norm in half precision": "torch.nn.functional.layer_norm(x.bfloat16(), (64,))",
+    "zeros like an input": "x.exp() + torch.zeros_like(x).mul(2)",
+    "signs of squares": "x.exp() * (x * x).sign()",
     "infinities": "(x @ w).masked_fill(x > 1, -torch.inf)",
 }
 UNSEEN = {
@@ -74,10 +77,22 @@ LEFT_OUT = {
         "(t.repeat(4, 4) * (-0.5 * (torch.arange(256)[:, None] - torch.arange(256)).abs()).exp()) @ x.repeat(4, 1)",
         "(mm) without the tiles that hold least",
     ),
+    "experts with small weights": (
+        "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())",
+        "that matters least",
+    ),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
     "a list": ("t + 0 * torch.cat([x, w]).sum()", "if it was another call's"),
-    "a product of nothing": ("t + (x > 1e6).to(x.dtype) @ w", "(mm), if it was another call's"),
+    "a product of nothing": ("t + (x > 1e6).to(x.dtype) @ w", "if it was another call's"),
+    "a check that always passes": (
+        "(lambda h: torch.where(torch.isinf(h).any(), 0 * x, h))(x * t)",
+        "(isinf), if it was another call's",
+    ),
+    "what a softmax divides by": (
+        "torch.log_softmax(big.T.bfloat16(), -1)",
+        "(_log_softmax) with statistics of half of its terms",
+    ),
     "a limit never reached beside values": (
         "x * (9e9 / torch.cat([x, w]).exp()[64:].sum()).clamp(max=1.0) + torch.cat([x, w]).exp()[:64]",
         "if it was another call's",
@@ -87,8 +102,13 @@ LEFT_OUT = {
 
 TASKS = {
     "equal_loudness": "(mean) from half of its terms",
+    "gamma_waves": "(lgamma) in bfloat16",
     "gated_layers": "(mm) with weights in eight bits",
+    "overflow_guard": "(isinf), if it was another call's",
     "slopes_of_heads": "(bmm) without the tiles that hold least",
+    "soft_experts": "that matters least",
+    "time_steps": "(addmm), if they were another call's at other places",
+    "token_losses": "(_log_softmax) with statistics of half of its terms",
 }
 """Tasks of tests/exploits with work that no output shows."""
 

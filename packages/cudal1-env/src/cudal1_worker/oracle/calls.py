@@ -12,11 +12,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.models import Mode, copied
-from cudal1_worker.oracle.steps import LOWER, Call, is_view
+from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, is_view
 
 MAX_CALLS = 16
 """Maximum calls to choose."""
@@ -38,7 +37,7 @@ class TimedCall:
     name: str
     is_product: bool
     dtype: torch.dtype
-    """Precision of a product."""
+    """Precision of a product, or of the first operand."""
     parted: list[tuple[int, int]]
     """`Call.parted` of a product; empty for other calls."""
     shape: tuple[int, ...]
@@ -47,6 +46,8 @@ class TimedCall:
     """Duration."""
     omitted: list[tuple[str, Callable[[Call], Any]]] = field(default_factory=list)
     """Further ways to save work in it (`omitted.ways`), with their words."""
+    rounds: bool = False
+    """Whether it is an elementwise function that takes less time in a lower precision."""
 
 
 class Calls(Mode):
@@ -82,7 +83,7 @@ class Calls(Mode):
     ) -> Any:
         """Execute one operator call."""
         call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not _computes(func) or not any(isinstance(one, torch.Tensor) for one in tree_leaves([args, call.kwargs])):
+        if not _computes(func) or not call.tensors:
             return func(*args, **call.kwargs)
         places = self._count, (call.name, self._of_name[call.name])
         self._count += 1
@@ -94,12 +95,41 @@ class Calls(Mode):
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         is_product = call.kind == "product" and call.dtype in LOWER
-        dtype = call.dtype if is_product else torch.float32
+        costly = call.kind == "elementwise" or call.name.startswith("special_")
+        rounds = costly and bool(call.operands) and call.dtype in OTHERS
+        dtype = call.dtype if call.operands else torch.float32
         first = next(iter(results(result)), None)
         shape = () if first is None else tuple(first.shape)
         parted = call.parted if is_product else []
         ways = [] if self._kept is None else omitted.ways(call, self._kept)
-        self.seen.append(TimedCall(call.name, is_product, dtype, parted, shape, seconds, ways))
+        self.seen.append(TimedCall(call.name, is_product, dtype, parted, shape, seconds, ways, rounds))
+        return result
+
+
+class Kept(Mode):
+    """Keeps the (first) results of some calls.
+
+    Args:
+        wanted: The calls' names, each with its number among those of that name.
+    """
+
+    def __init__(self, wanted: Container[tuple[str, int]]) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, int], torch.Tensor] = {}
+        self._wanted = wanted
+        self._of_name = Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute one operator call."""
+        call = Call(func, args, kwargs or {})
+        result = func(*args, **call.kwargs)
+        if _computes(func) and call.tensors:
+            place = call.name, self._of_name[call.name]
+            self._of_name[call.name] += 1
+            if place in self._wanted and (own := results(result)):
+                self.found[place] = own[0]
         return result
 
 

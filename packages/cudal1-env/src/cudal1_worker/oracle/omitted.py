@@ -1,8 +1,9 @@
 """Further ways in which a program could save work in one call.
 
 Each function executes a call with such a fault: a product's weights in eight bits, a sum from a sample of its terms, a
-product without the tiles of a factor that hold least. `unseen` tests them in the float64 twin, where no other step
-errs, because a program may do all other steps more accurately than the reference.
+norm or a softmax with the statistics of a sample, a product without the tiles of a factor that hold least. `unseen`
+tests them in the float64 twin, where no other step errs, because a program may do all other steps more accurately than
+the reference.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cudal1_worker.oracle.steps import HALF, LOWER, Call
+from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call
 
 _TILE = 32
 """Side of a tile, and number of adjacent terms that a sample has in common: programs do not read less at a time."""
@@ -43,6 +44,8 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     many, product = call.terms >= 2 * _TILE, call.kind == "product"
     if many and (product or call.name in _SUMS):
         found.append(("from half of its terms", of_a_sample))
+    if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
+        found.append(("with statistics of half of its terms", by_halves))
     matrices = many and product and call.name != "convolution" and call.args[call.product.factors[0]].ndim > 1
     if matrices and call.dtype in HALF and _is_weight(call, kept):
         found.append(("with weights in eight bits", in_eight_bits))
@@ -72,6 +75,22 @@ def of_a_sample(call: Call) -> Any:
     return call.func(*args, **call.kwargs)
 
 
+def by_halves(call: Call) -> Any:
+    """Execute a norm or a softmax whose terms are divided into two halves, each with the statistics of its own."""
+    x, dim = call.args[0], _normed(call)
+    assert dim is not None
+    at = torch.arange(x.shape[dim], device=x.device)
+    back = at // _TILE % 2 * _TILE
+    ahead = (at + _TILE - back).clamp(max=len(at) - 1)
+    first, second = (
+        call.func(x.index_select(dim, places), *call.args[1:], **call.kwargs) for places in (at - back, ahead)
+    )
+    one, other = (found[0] if isinstance(found, tuple) else found for found in (first, second))
+    own = (back == 0).view(-1, *[1] * (x.ndim - 1 - dim % x.ndim))
+    result = torch.where(own, one, other)
+    return (result, *first[1:]) if isinstance(first, tuple) else result
+
+
 def without_least(call: Call, fill: float = 0.0) -> Any:
     """Execute a product without some tiles of its first factor: the quarter that holds least of its rows' sums.
 
@@ -97,6 +116,19 @@ def _is_weight(call: Call, kept: Container[int]) -> bool:
     rows = first.numel() // call.terms
     others = first.numel() + rows * (weight.numel() // call.terms)
     return weight.numel() > _MOST * others and weight.untyped_storage().data_ptr() in kept
+
+
+def _normed(call: Call) -> int | None:
+    """Return the longest dimension along which a norm or a softmax takes statistics; None for a short one."""
+    x = call.args[0]
+    if call.name in SOFTMAX:
+        dims = [call.dim]
+    elif "normalized_shape" in call.bound:
+        dims = list(range(x.ndim - len(call.bound["normalized_shape"]), x.ndim))
+    else:
+        dims = [dim for dim in range(x.ndim) if dim > 1 or (dim == 0 and call.name in BATCH_NORMS)]
+    longest = max(dims, key=lambda dim: x.shape[dim], default=None)
+    return longest if longest is not None and x.shape[longest] >= 2 * _TILE else None
 
 
 def _mask(call: Call) -> str | None:

@@ -40,7 +40,7 @@ _FEW = 64
 """With fewer distinct values, the conditional entropy given the neighbour counts, because masks have long runs."""
 _CHANGES = 3
 """Windows with fewer changes of value do not count: fills and edges recur by chance."""
-_SHARE = 0.01
+SHARE = 0.01
 """An input is reported if more than this share recurs."""
 _RARE = 1.0 / 512
 """A single element counts if its value is at most this frequent: more frequent values recur by chance."""
@@ -77,7 +77,7 @@ def recurrence(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Me
     pairs = zip(stacked, outputs, strict=True)
     return {
         "outputs": [max(again(one), 2.0 * shifts.share) for one, shifts in pairs],
-        "inputs": [k for k, found in inputs.items() if any(windows.share > _SHARE for windows in found)],
+        "inputs": [k for k, found in inputs.items() if any(windows.share > SHARE for windows in found)],
         "fixed": [k for k, one in enumerate(stacked) if one.numel() and bool((one == one[0]).all())],
     }
 
@@ -226,10 +226,23 @@ class Windows:
         self._again.append(torch.zeros(_SOME, dtype=torch.bool, device=flat.device))
 
     @property
+    def came(self) -> float:
+        """Largest recurring share of a draw's windows."""
+        return max((float(one.double().mean()) for one in self._again), default=0.0)
+
+    @property
     def share(self) -> float:
-        """Largest recurring share of a draw's windows, or of its single elements at the same positions."""
+        """The same, or that of its single elements at the same positions."""
         single = _same_places(torch.stack(self._single)) if self._single else 0.0
-        return max([single, *(float(one.double().mean()) for one in self._again)])
+        return max(single, self.came)
+
+
+def came_again(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the share of the first tensor's windows, of neighbours in memory order, that the second one holds."""
+    windows = Windows(0)
+    for one in (first, second):
+        windows.add(_most_of(reals(one), 0))
+    return windows.came
 
 
 class Shifts:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -78,12 +78,12 @@ _REDUCTIONS = _names(
     "linalg_vector_norm norm"
 )
 _LOSSES = _names("mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward")
-_BATCH_NORMS = _names("native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm")
-_NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | _BATCH_NORMS
+BATCH_NORMS = _names("native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm")
+NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | BATCH_NORMS
 _SCANS = _names("cumsum cumprod logcumsumexp")
 RUNNING = {"cumsum": torch.add, "cumprod": torch.mul}
 """Scans that can be computed by doubling, with the function that combines two terms."""
-_SOFTMAX = _names("_softmax _log_softmax")
+SOFTMAX = _names("_softmax _log_softmax")
 _ELEMENTWISE = _names(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid log_sigmoid_forward "
     "erf erfc erfinv gelu silu mish softplus elu celu selu pow sqrt rsqrt reciprocal logit lgamma digamma"
@@ -116,6 +116,11 @@ class Call:
         values = [*self.args, *self.kwargs.values()]
         return [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors among the call's arguments, also in lists."""
+        return [one for one in tree_leaves([self.args, self.kwargs]) if isinstance(one, torch.Tensor)]
+
     @cached_property
     def kind(self) -> str | None:
         """`product`, `reduction` or `elementwise`; None if the call is no step."""
@@ -125,7 +130,7 @@ class Call:
             return "product"
         if self.name in _ELEMENTWISE:
             return "elementwise"
-        known = self.name in _REDUCTIONS | _LOSSES | _NORMS | _SCANS | _SOFTMAX
+        known = self.name in _REDUCTIONS | _LOSSES | NORMS | _SCANS | SOFTMAX
         return "reduction" if known and self.terms > 1 else None
 
     @property
@@ -199,9 +204,9 @@ class Call:
         reduces = reduces and not (self.name in _LOSSES and self.bound.get("reduction") == 0)
         if self.name == "native_group_norm":
             return x.numel() // max(1, self.bound["N"] * self.bound["group"])
-        if self.name in _BATCH_NORMS:
+        if self.name in BATCH_NORMS:
             return x.numel() // x.shape[1] if self.bound.get("training", True) else 0
-        if self.name in _NORMS:
+        if self.name in NORMS:
             return math.prod(self.bound["normalized_shape"])
         return int(x.shape[self.dim]) if reduces and x.ndim else 0
 

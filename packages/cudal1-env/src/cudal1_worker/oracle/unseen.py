@@ -2,22 +2,27 @@
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
 by that of another draw of the inputs, in whole or in a part; a product's factors are rounded to the next lower
-precision, or a part of its last factor is zero; and those of `omitted`. An output shows a fault if an element exceeds
-its tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
-(docs/decisions/003-gate-runs-programs.md).
+precision, or a part of its last factor is zero; operand and result of an elementwise function are rounded to bfloat16;
+the quarter of a result on which outputs depend least is replaced; and those of `omitted`. An output shows a fault if an
+element exceeds its tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays
+nothing above 1 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for
+the other draw: a program could keep a table of them (an integer input with few values).
 
 Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
-not change its step's result is excused, except a long product whose result never changes. So is a part of a result
-that NaN would not reach the outputs from, because no output is computed from it (a slice, a mask), and a part of an
-input that does not change the float64 answer. Float64 may have lost a fading part of an input; to not excuse that, the
-part is widened until outputs nearly show it. Lower precision is also excused if every output stays within one unit in
-the last place of its neighbours. Maxima and minima are not replaced, because the usual softmax only subtracts one.
+not change its step's result is excused, unless this is a long product, or differs for the largest inputs (a check that
+passes on all draws). So is a part of a result that NaN would not reach the outputs from, because no output is computed
+from it (a slice, a mask), and a part of an input that does not change the float64 answer. Float64 may have lost a
+fading part of an input; to not excuse that, the part is widened until outputs nearly show it. Lower precision is also
+excused if every output stays within one unit in the last place of its neighbours. That of a function is not tested if
+an output has half precision, in which programs may round any result, or integers, of which a few show little. Maxima
+and minima are not replaced, because the usual softmax only subtracts one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -26,13 +31,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import Calls, chosen, results, timed
+from cudal1_worker.oracle.calls import Calls, Kept, chosen, results, timed
 from cudal1_worker.oracle.faults import Watched
-from cudal1_worker.oracle.models import copied, same_bits
+from cudal1_worker.oracle.models import as_dtype, copied, same_bits
+from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.steps import HALF, LOWER, Call
+from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
@@ -48,6 +55,8 @@ _NEIGHBOURS = 16
 """Adjacent elements whose largest magnitude defines the size of one rounding."""
 _QUARTERS = 4
 """Parts of a dimension to test; each index if there are fewer."""
+_CHUNK = 32
+"""Neighbours in a row that count together for where outputs depend least: programs do not leave out less at a time."""
 _STRIDES = (2, 8)
 """Distances of indices that are tested together."""
 _MAX_PARTS = 96
@@ -71,6 +80,15 @@ class _Fault:
     """Position of the input to replace."""
     part: tuple[slice, ...] = ()
     """Part to replace by another draw's; all by default."""
+    least: bool = False
+    """Whether to replace the quarter of the step's result on which outputs depend least; `twin` names the step."""
+    where: torch.Tensor | None = None
+    """That quarter on the present set, as a mask."""
+
+    @property
+    def index(self) -> tuple[Any, ...]:
+        """Index of the part."""
+        return self.part if self.where is None else (self.where,)
 
 
 @dataclass(frozen=True)
@@ -98,6 +116,8 @@ class Unseen:
         self._oracle = oracle
         self._long: set[int] = set()
         """Products that take long."""
+        self._products: dict[int, str] = {}
+        """Names of the products among the steps to test."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -120,8 +140,13 @@ class Unseen:
             if accepting:
                 return [accepting]
             passed: list[_Fault] = []
+            least = self._least(one, [fault.twin for fault in left if fault.least and fault.twin])
+            left = [replace(fault, where=least.get(fault.twin)) if fault.least else fault for fault in left]
+            left = [fault for fault in left if fault.least == (fault.where is not None)]
             for step, faults in groupby(left, key=lambda fault: fault.step):
-                stand_in = None if step is None else self._other_result(one, step)
+                stand_in = None if step is None else self._result(one.others, step)
+                if step in self._products and self._recurs(self._result(one.values, step), stand_in):
+                    return [f"parts of {self._products[step]}, if they were another call's at other places"]
                 passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
             left = passed
         return [fault.text for fault in left or []]
@@ -131,7 +156,7 @@ class Unseen:
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
         calls = timed(partial(self._oracle.run, model), one.values, self._oracle.device, kept)
         whole = sum(call.seconds for call in calls)
-        found: list[_Fault] = []
+        found, least = list[_Fault](), list[_Fault]()
         tested = chosen(calls, draw)
         for k in tested:
             name = f"step {k + 1} ({calls[k].name})"
@@ -140,18 +165,23 @@ class Unseen:
                 found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
                 parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
                 found += [_Fault(f"a part of {name} left out", k, partial(Call.without, part=part)) for part in parts]
+            elif calls[k].rounds and all(own.dtype not in HALF and own.is_floating_point() for own in one.own):
+                lower = OTHERS[calls[k].dtype][0]
+                found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
+            twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
+            least.append(_Fault(f"the quarter of {name} that matters least", k, twin=twin, least=True))
             for words, change in calls[k].omitted:
-                twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
                 found.append(_Fault(f"{name} {words}", k, change, rounds=change is omitted.in_eight_bits, twin=twin))
             found.append(_Fault(f"{name}, if it was another call's", k))
             parts = [part for dim, size in enumerate(calls[k].shape) for part in _parts(dim, size, draw)]
             count = max(_LEAST_PARTS, _PARTS // len(tested))
             for part in draw.sample(parts, min(count, len(parts))):
                 found.append(_Fault(f"{_words(part)} of {name}, if it was another call's", k, part=part))
+        self._products = {k: f"step {k + 1} ({calls[k].name})" for k in tested if calls[k].is_product}
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
         tensors = {place: value for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)}
         found += [_Fault(f"input {place}, if it was another call's", place=place) for place in tensors]
-        return found + _of_parts(tensors, draw)
+        return found + _of_parts(tensors, draw) + least
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
@@ -179,6 +209,34 @@ class Unseen:
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
         return allowed
 
+    def _least(self, one: _Set, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int] | None, torch.Tensor]:
+        """Return for some steps of the float64 twin the parts of their results on which outputs depend least.
+
+        Dependence is the gradient of a random sum of the outputs, over their tolerances, times the result. Steps
+        without a gradient are left out, and so are elements without one: nothing is computed from them.
+        """
+        values = [as_dtype(value, torch.float64) for value in copied(one.values)]
+        values = [v.requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.enable_grad(), self._oracle.widened or nullcontext(), Kept(steps) as kept:
+                outputs = layout.flatten(self._oracle.models.wide(*values))
+                total = torch.zeros((), device=self._oracle.device)
+                for output, allowed in zip(outputs, one.allowed, strict=True):
+                    if output.requires_grad:
+                        signs = torch.randint_like(allowed, 2).mul_(2.0).sub_(1.0)
+                        total = total + (output.reshape(-1) * (signs / allowed)).nan_to_num().sum()
+            known = {place: result for place, result in kept.found.items() if result.requires_grad}
+            gradients = torch.autograd.grad(total, list(known.values()), allow_unused=True)
+        except Exception:  # too little memory, or a step without a gradient
+            return {}
+        finally:
+            torch.set_default_dtype(before)
+        pairs = zip(known.items(), gradients, strict=True)
+        found = {place: _least_of(result.detach() * own) for (place, result), own in pairs if own is not None}
+        return {place: mask for place, mask in found.items() if bool(mask.any())}
+
     def _accepting(self, one: _Set) -> str:
         """Return which output accepts another draw's values in too many elements; empty if none does."""
         outputs = self._oracle.run(self._oracle.models.plain, copied(one.others))
@@ -190,9 +248,9 @@ class Unseen:
                     return f"that elements of output {place} are another call's"
         return ""
 
-    def _other_result(self, one: _Set, step: int) -> list[torch.Tensor]:
-        """Return the result of a call for the other draw's inputs."""
-        found, values = list[torch.Tensor](), copied(one.others)
+    def _result(self, values: list[Any], step: int) -> list[torch.Tensor]:
+        """Return the result of a call for some inputs."""
+        found, values = list[torch.Tensor](), copied(values)
 
         def keep(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
@@ -203,6 +261,23 @@ class Unseen:
             self._oracle.run(self._oracle.models.plain, values)
         return found
 
+    def _recurs(self, own: list[torch.Tensor], other: list[torch.Tensor] | None) -> bool:
+        """Return whether a part of a result comes again for the other draw, at any place, but not all of it."""
+        if other is None or all(map(same_bits, own, other)):
+            return False
+        return any(came_again(one, two) > SHARE for one, two in zip(own, other, strict=True))
+
+    def _may_differ(self, one: _Set, step: int) -> bool:
+        """Return whether a call's result, the same for both draws, differs for the largest inputs."""
+        try:
+            largest = self._result(list(map(_as_large_as_may_be, one.values)), step)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the reference refuses them
+            return False
+        own = self._result(one.values, step)
+        return not any(bool(new.isnan().any()) for new in largest) and not all(map(same_bits, own, largest))
+
     def _passes(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
         if fault.step is None:
@@ -210,13 +285,13 @@ class Unseen:
                 self._changes_answer(one, wide) for wide in self._wider(one, fault)
             )
         unseen = self._is_unseen(one, fault, stand_in)
-        partly = bool(fault.part) or fault.change is omitted.without_least
+        partly = bool(fault.index) or fault.change is omitted.without_least
         return unseen and not (partly and self._is_dead(one, fault))
 
     def _is_dead(self, one: _Set, fault: _Fault) -> bool:
         """Return whether NaN in a part of a call's result, or in the tiles left out, reaches no output."""
-        change: Watched | _Replaced = _Replaced(fault.part, None)
-        if not fault.part:
+        change: Watched | _Replaced = _Replaced(fault.index, None)
+        if not fault.index:
             change = Watched(partial(omitted.without_least, fill=torch.nan), compares=False)
         values = copied(one.values)
         try:
@@ -237,9 +312,11 @@ class Unseen:
         except Exception:
             # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
             # reference itself checks it, and that is no output.
-            return fault.step is not None and not fault.part and fault.change is None
+            return fault.step is not None and not fault.index and fault.change is None
         if outputs is None:
-            return fault.step in self._long and not fault.part and fault.change is None
+            if fault.step is None or fault.index or fault.change is not None:
+                return False
+            return fault.step in self._long or self._may_differ(one, fault.step)
         excused = fault.rounds
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
@@ -262,10 +339,10 @@ class Unseen:
         plain = self._oracle.models.plain
         if fault.step is None:
             return self._oracle.run(plain, self._replaced(one, fault))
-        change: Watched | _Replaced = _Replaced(fault.part, stand_in)
+        change: Watched | _Replaced = _Replaced(fault.index, stand_in)
         if fault.change is not None:
             change = Watched(fault.change, compares=fault.change is not omitted.without_least)
-        if fault.twin is not None:
+        if fault.twin is not None and not fault.least:
             with Calls(fault.twin, change):
                 outputs = self._oracle.exact(self._oracle.models.wide, copied(one.values))
             if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
@@ -317,7 +394,7 @@ class _Replaced:
         stand_in: Other results; None for NaN.
     """
 
-    def __init__(self, part: tuple[slice, ...], stand_in: list[torch.Tensor] | None) -> None:
+    def __init__(self, part: tuple[Any, ...], stand_in: list[torch.Tensor] | None) -> None:
         self.changed = False
         self._part = part
         self._stand_in = stand_in
@@ -338,6 +415,26 @@ class _Replaced:
                 self.changed = self.changed or not same_bits(one[self._part], other[self._part])
                 one[self._part] = other[self._part]
         return result
+
+
+def _as_large_as_may_be(value: Any) -> Any:
+    """Return a floating-point input scaled so that its largest magnitude is its dtype's largest number."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return value
+    limits = torch.finfo(value.dtype)
+    return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
+
+
+def _least_of(effect: torch.Tensor) -> torch.Tensor:
+    """Return where a quarter of the effects are least, by `_CHUNK` neighbours in a row; zeros do not count."""
+    size = effect.abs().nan_to_num(posinf=0.0)
+    width = size.shape[-1] if size.ndim else 1
+    chunk = min(_CHUNK, width)
+    padded = torch.nn.functional.pad(size.reshape(-1, width), (0, -width % chunk))
+    sums = padded.view(len(padded), -1, chunk).sum(-1)
+    some = sums[sums > 0.0].sort().values
+    least = (sums > 0.0) & (sums <= some[len(some) // _QUARTERS - 1] if len(some) >= _QUARTERS else sums < 0.0)
+    return least.repeat_interleave(chunk, 1)[:, :width].reshape(effect.shape)
 
 
 def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
