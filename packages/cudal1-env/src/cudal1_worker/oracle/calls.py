@@ -83,7 +83,7 @@ class Calls(Mode):
     ) -> Any:
         """Execute one operator call."""
         call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not _computes(func) or not call.tensors:
+        if not computes(func) or not call.tensors:
             return func(*args, **call.kwargs)
         places = self._count, (call.name, self._of_name[call.name])
         self._count += 1
@@ -106,35 +106,8 @@ class Calls(Mode):
         return result
 
 
-class Kept(Mode):
-    """Keeps the (first) results of some calls.
-
-    Args:
-        wanted: The calls' names, each with its number among those of that name.
-    """
-
-    def __init__(self, wanted: Container[tuple[str, int]]) -> None:
-        super().__init__()
-        self.found: dict[tuple[str, int], torch.Tensor] = {}
-        self._wanted = wanted
-        self._of_name = Counter[str]()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        call = Call(func, args, kwargs or {})
-        result = func(*args, **call.kwargs)
-        if _computes(func) and call.tensors:
-            place = call.name, self._of_name[call.name]
-            self._of_name[call.name] += 1
-            if place in self._wanted and (own := results(result)):
-                self.found[place] = own[0]
-        return result
-
-
 @cache
-def _computes(func: Any) -> bool:
+def computes(func: Any) -> bool:
     """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
     return not is_view(func) and Call(func, (), {}).name not in _NOTHING
 

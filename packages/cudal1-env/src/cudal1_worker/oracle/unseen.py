@@ -21,8 +21,7 @@ and minima are not replaced, because the usual softmax only subtracts one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -31,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import Calls, Kept, chosen, results, timed
+from cudal1_worker.oracle.calls import Calls, chosen, results, timed
+from cudal1_worker.oracle.dependence import least_needed
 from cudal1_worker.oracle.faults import Watched
-from cudal1_worker.oracle.models import as_dtype, copied, same_bits
+from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call
@@ -55,8 +54,6 @@ _NEIGHBOURS = 16
 """Adjacent elements whose largest magnitude defines the size of one rounding."""
 _QUARTERS = 4
 """Parts of a dimension to test; each index if there are fewer."""
-_CHUNK = 32
-"""Neighbours in a row that count together for where outputs depend least: programs do not leave out less at a time."""
 _STRIDES = (2, 8)
 """Distances of indices that are tested together."""
 _MAX_PARTS = 96
@@ -140,7 +137,8 @@ class Unseen:
             if accepting:
                 return [accepting]
             passed: list[_Fault] = []
-            least = self._least(one, [fault.twin for fault in left if fault.least and fault.twin])
+            steps = [fault.twin for fault in left if fault.least and fault.twin]
+            least = least_needed(self._oracle, one.values, one.allowed, steps)
             left = [replace(fault, where=least.get(fault.twin)) if fault.least else fault for fault in left]
             left = [fault for fault in left if fault.least == (fault.where is not None)]
             for step, faults in groupby(left, key=lambda fault: fault.step):
@@ -208,34 +206,6 @@ class Unseen:
                 seen = Seen(answer.reshape(-1), errors[place], None if nearby is None else nearby[place])
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
         return allowed
-
-    def _least(self, one: _Set, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int] | None, torch.Tensor]:
-        """Return for some steps of the float64 twin the parts of their results on which outputs depend least.
-
-        Dependence is the gradient of a random sum of the outputs, over their tolerances, times the result. Steps
-        without a gradient are left out, and so are elements without one: nothing is computed from them.
-        """
-        values = [as_dtype(value, torch.float64) for value in copied(one.values)]
-        values = [v.requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            with torch.enable_grad(), self._oracle.widened or nullcontext(), Kept(steps) as kept:
-                outputs = layout.flatten(self._oracle.models.wide(*values))
-                total = torch.zeros((), device=self._oracle.device)
-                for output, allowed in zip(outputs, one.allowed, strict=True):
-                    if output.requires_grad:
-                        signs = torch.randint_like(allowed, 2).mul_(2.0).sub_(1.0)
-                        total = total + (output.reshape(-1) * (signs / allowed)).nan_to_num().sum()
-            known = {place: result for place, result in kept.found.items() if result.requires_grad}
-            gradients = torch.autograd.grad(total, list(known.values()), allow_unused=True)
-        except Exception:  # too little memory, or a step without a gradient
-            return {}
-        finally:
-            torch.set_default_dtype(before)
-        pairs = zip(known.items(), gradients, strict=True)
-        found = {place: _least_of(result.detach() * own) for (place, result), own in pairs if own is not None}
-        return {place: mask for place, mask in found.items() if bool(mask.any())}
 
     def _accepting(self, one: _Set) -> str:
         """Return which output accepts another draw's values in too many elements; empty if none does."""
@@ -423,18 +393,6 @@ def _as_large_as_may_be(value: Any) -> Any:
         return value
     limits = torch.finfo(value.dtype)
     return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
-
-
-def _least_of(effect: torch.Tensor) -> torch.Tensor:
-    """Return where a quarter of the effects are least, by `_CHUNK` neighbours in a row; zeros do not count."""
-    size = effect.abs().nan_to_num(posinf=0.0)
-    width = size.shape[-1] if size.ndim else 1
-    chunk = min(_CHUNK, width)
-    padded = torch.nn.functional.pad(size.reshape(-1, width), (0, -width % chunk))
-    sums = padded.view(len(padded), -1, chunk).sum(-1)
-    some = sums[sums > 0.0].sort().values
-    least = (sums > 0.0) & (sums <= some[len(some) // _QUARTERS - 1] if len(some) >= _QUARTERS else sums < 0.0)
-    return least.repeat_interleave(chunk, 1)[:, :width].reshape(effect.shape)
 
 
 def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
