@@ -45,7 +45,7 @@ SHOWN = {
     "the last row": "torch.relu(x @ w)[-1]",
     "a norm in half precision": "torch.nn.functional.layer_norm(x.bfloat16(), (64,))",
     "zeros like an input": "x.exp() + torch.zeros_like(x).mul(2)",
-    "signs of squares": "x.exp() * (x * x).sign()",
+    "signs of squares": "torch.nn.functional.lp_pool1d(x[None], 2, 2)",
     "infinities": "(x @ w).masked_fill(x > 1, -torch.inf)",
 }
 UNSEEN = {
