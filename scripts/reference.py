@@ -7,6 +7,7 @@ The site's build calls `pages()` (scripts/site_hooks.py); the pages are not comm
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import importlib
@@ -263,7 +264,9 @@ def errors_of(package: str) -> list[type]:
 
 def main() -> None:
     """Write the pages below the folder named on the command line."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where to write the pages")
+    folder: Path = parser.parse_args().folder
     for name, text in pages().items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
