@@ -76,12 +76,9 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     name = _ALIASES.get(name, name)
     if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
-    if (windows := _windows(name, args, named)) is not None:
-        return windows
-    if (found := _looked_up(name, args, named)) is not None:
-        return found
-    if (larger := _repeated(name, args, named)) is not None:
-        return larger
+    for in_kernels in (_windows, _looked_up, _repeated):
+        if (found := in_kernels(name, args, named)) is not None:
+            return found
     if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:
         return norm
     result = fused(name, args, named)
