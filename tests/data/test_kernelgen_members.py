@@ -1,4 +1,4 @@
-"""Members of a reference: classes of its file, lists of layers, embeddings, and members assigned together."""
+"""Members of a reference: classes of its file, lists of layers, embeddings, members assigned together, attention."""
 
 from __future__ import annotations
 
@@ -54,6 +54,22 @@ AROUND = """class Residual(nn.Module):
         return x + self.of(x)
 """
 TREES = "self.layers = nn.ModuleList([Block(dim, 2 * dim) for _ in range(2)])"
+
+ATTENTION = """class Attention(nn.Module):
+    def __init__(self, dim, heads, causal=True):
+        super().__init__()
+        assert dim % heads == 0
+        self.heads, self.wide, self.causal = heads, dim // heads, causal
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        b, t, c = x.size()
+        q, k, v = self.qkv(x).split(c, dim=2)
+        q, k, v = (one.view(b, t, self.heads, self.wide).transpose(1, 2) for one in (q, k, v))
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(seen.transpose(1, 2).contiguous().view(b, t, c))
+"""
 
 
 def source_of(
@@ -130,6 +146,18 @@ FORMS = {
         "for n, (layer, norm) in enumerate(zip(self.layers, self.norms)):\n"
         "    x = torch.tanh(norm(layer(x))) * (n + 1)\n"
         "return x",
+    ),
+    "attention": source_of(
+        "self.norms = nn.ModuleList([nn.LayerNorm(dim) for _ in range(2)])\n"
+        "self.inner = nn.ModuleList([Attention(dim, 2), Attention(dim, 4, causal=False)])",
+        "for norm, inner in zip(self.norms, self.inner):\n    x = x + inner(norm(x))\nreturn x",
+        head=ATTENTION,
+        inputs="torch.randn(2, rows, dim)",
+    ),
+    "attention at a scale": source_of(
+        "self.key = nn.Linear(dim, dim)",
+        "k = self.key(x)\nreturn F.scaled_dot_product_attention(x[:, :, :4], k, x, None, 0.0, True, scale=0.3) * 2.0",
+        inputs="torch.randn(2, 3, rows, dim)",
     ),
     "members together": source_of(
         "self.a, self.b = nn.Linear(dim, dim), nn.LayerNorm(dim)\n(self.h, self.w), n = (2, 3), dim\nm, n = n, 4\n"
@@ -240,6 +268,31 @@ REFUSED = {
         "    def forward(self, x):\n        return x\n",
         "cannot be followed",
     ),
+    "a sequence that changes its input": (
+        "self.net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(dim, dim))",
+        "return x + self.net(x)",
+        "",
+        "in place",
+    ),
+    "attention with dropout": (
+        "self.n = dim",
+        "return F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1)",
+        "",
+        "dropout",
+    ),
+    "attention with a mask": (
+        "self.n = dim",
+        "return F.scaled_dot_product_attention(x[None], x[None], x[None], x > 0)",
+        "",
+        "not with a mask",
+    ),
+    "attention with shared heads": (
+        "self.n = dim",
+        "return F.scaled_dot_product_attention(x[None], x[None, :1], x[None])",
+        "",
+        "same heads",
+    ),
+    "unequal parts": ("self.n = dim", "a, b = x.split((3, 5), dim=-1)\nreturn torch.tanh(a)", "", "equal parts"),
     "a loop with another end": (
         "self.net = nn.ModuleList([nn.ReLU()])",
         "for one in self.net:\n    x = one(x)\nelse:\n    x = x + 1.0\nreturn x",

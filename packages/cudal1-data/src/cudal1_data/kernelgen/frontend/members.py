@@ -80,6 +80,9 @@ def made(kind: str, args: tuple[Value, ...], named: dict[str, Value], text: str)
         parts = parts_of(args[0]) if kind == "ModuleList" and args else args
         if named or not all(isinstance(one, Layer | Module) for one in parts):
             raise UnsuitableError(f"nn.{kind} is read with layers by position only, not as {text[:60]}")
+        first = next(iter(parts), None) if kind == "Sequential" else None
+        if isinstance(first, Layer) and (first.kwargs.get("inplace") or first.args[:1] == (True,)):
+            raise UnsuitableError(f"nn.Sequential begins with {first.kind} that changes its input in place")
         return Layer("", kind, parts, {})
     return Layer("", kind, args, named)
 

@@ -407,9 +407,13 @@ class _Reader:
                     return self._called(value.member(name), args, named)
                 if isinstance(value, Layer) and name == "forward":
                     return self._called(value, args, named)
-                if name == "chunk" and isinstance(value, Node):
-                    return pieces.chunks(value, args, named, in_place=self.body is None)
-                return calls.call(name, f".{name}", (value, *args), named)
+                if name == "size" and isinstance(value, Node) and not named:
+                    return self._item(value.dims, args) if args else value.dims
+                if name in ("chunk", "split") and isinstance(value, Node):
+                    return pieces.chunks(name, value, args, named, in_place=self.body is None)
+                # Programs without a kernel for `contiguous()` copy nothing there, and the tensor may have no such view.
+                laid_out = name == "view" and isinstance(value, Node) and value.expression == "a"
+                return calls.call(name, ".reshape" if laid_out else f".{name}", (value, *args), named)
             case ast.Subscript():
                 return self._called(self.value(node.func, scope), args, named)
             case _:
