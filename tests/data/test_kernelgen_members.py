@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from cudal1_data import Task, load_task
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
 from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -92,6 +93,11 @@ FORMS = {
     "a class by keyword": source_of(
         "self.norm = RMSNorm(eps=0.1, dim=dim)", "return self.norm(x=x) * self.norm.weight", head=NORM
     ),
+    "a class with the name of a layer": source_of(
+        "self.own = RMSNorm(dim, 0.5)\nself.norm = nn.Sequential(nn.RMSNorm(dim, 0.1))",
+        "return self.own(x) - self.norm(x) * self.norm[0].weight",
+        head=NORM,
+    ),
     "a method of a member": source_of("self.norm = RMSNorm(dim)", "return x * self.norm._scale(x)", head=NORM),
     "a class of two classes": source_of(
         "self.block = Block(dim, 2 * dim)",
@@ -130,9 +136,9 @@ FORMS = {
         "return self.net(x) * 2.0",
     ),
     "maps in a sequence": source_of(
-        "self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())",
+        "self.net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten())",
         "return torch.tanh(self.net(x))",
-        inputs="torch.randn(2, 3, rows, dim)",
+        inputs="torch.randn(2, 1, rows, dim)",
     ),
     "places of a list": source_of(
         "self.layers = nn.ModuleList([nn.Linear(dim, dim), nn.Linear(dim, dim)])\n"
@@ -214,6 +220,13 @@ def test_classes_and_the_constructor_are_copied_as_they_are() -> None:
     assert "self.layers[0].norm.weight" in forward
 
 
+def test_attention_as_a_function_is_one_pass_over_the_keys() -> None:
+    reference = read(FORMS["attention at a scale"])
+    program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=16, warps=4))
+    assert "for first in range(0, end, BLOCK_N):" in program
+    assert "@ " not in program.partition("def forward(self, x)")[2]
+
+
 REFUSED = {
     "a list that is no member": ("self.layers = [nn.Linear(dim, dim)]", "return self.layers[0](x)", "", "ModuleList"),
     "a call of a list": ("self.net = nn.ModuleList([nn.ReLU()])", "return self.net(x)", "", "ModuleList is unknown"),
@@ -221,9 +234,9 @@ REFUSED = {
         "self.net = nn.Sequential(dict(a=nn.ReLU()))",
         "return self.net(x)",
         "",
-        "layers by position only|is called",
+        "is called",
     ),
-    "a number among layers": ("self.net = nn.Sequential(nn.ReLU(), 3)", "return self.net(x)", "", "by position only"),
+    "a number among layers": ("self.net = nn.Sequential(nn.ReLU(), 3)", "return self.net(x)", "", "layers only"),
     "a layer of one call": ("self.n = dim", "act = nn.ReLU()\nreturn act(x)", "", "ReLU"),
     "dropout": ("self.net = nn.Sequential(nn.Dropout(0.1))", "return self.net(x)", "", "nn.Dropout is unknown"),
     "a renormed table": ("self.t = nn.Embedding(8, 4, max_norm=1.0)", "return self.t(x.long())", "", "padding_idx"),
@@ -269,7 +282,7 @@ REFUSED = {
         "cannot be followed",
     ),
     "a sequence that changes its input": (
-        "self.net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(dim, dim))",
+        "self.net = nn.Sequential(nn.ReLU(True), nn.Linear(dim, dim))",
         "return x + self.net(x)",
         "",
         "in place",

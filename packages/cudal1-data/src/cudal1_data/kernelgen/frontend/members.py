@@ -53,38 +53,35 @@ def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {one.name: one for one in of.body if isinstance(one, ast.FunctionDef)}
 
 
-def kind_of(called: ast.expr, classes: Mapping[str, ast.ClassDef]) -> str:
-    """Return the class of a layer that a constructor makes by a call; empty for another call."""
-    match called:
-        case ast.Name(id=name) if name in classes:
-            return name
-        case ast.Attribute(value=inner, attr=name) if ast.unparse(inner) in ("nn", "torch.nn"):
-            return name if name[0].isupper() and not name.startswith("Parameter") else ""
-        case _:
-            return ""
-
-
-def made(kind: str, args: tuple[Value, ...], named: dict[str, Value], text: str) -> Layer:
-    """Return a layer that is not assigned to a member yet.
+def made(
+    called: ast.expr, classes: Mapping[str, ast.ClassDef], args: tuple[Value, ...], named: dict[str, Value]
+) -> Layer | None:
+    """Return a layer that is not assigned to a member yet; None if the call makes no layer.
 
     Args:
-        kind: Its class.
+        called: What is called.
+        classes: The file's classes of modules.
         args: Arguments by position.
         named: Arguments by name.
-        text: The call, for an error.
 
     Raises:
-        UnsuitableError: It has settings that are not read.
+        UnsuitableError: It is a list of other things than layers, or changes its input.
     """
-    if kind in _LISTS:
-        parts = parts_of(args[0]) if kind == "ModuleList" and args else args
-        if named or not all(isinstance(one, Layer | Module) for one in parts):
-            raise UnsuitableError(f"nn.{kind} is read with layers by position only, not as {text[:60]}")
-        first = next(iter(parts), None) if kind == "Sequential" else None
-        if isinstance(first, Layer) and (first.kwargs.get("inplace") or first.args[:1] == (True,)):
-            raise UnsuitableError(f"nn.Sequential begins with {first.kind} that changes its input in place")
-        return Layer("", kind, parts, {})
-    return Layer("", kind, args, named)
+    match called:
+        case ast.Name(id=kind) if kind in classes:
+            return Layer("", kind, args, named, of_file=True)
+        case ast.Attribute(value=inner, attr=kind) if ast.unparse(inner) in ("nn", "torch.nn") and kind[0].isupper():
+            if kind not in _LISTS:
+                return None if kind == "Parameter" else Layer("", kind, args, named)
+        case _:
+            return None
+    parts = parts_of(args[0]) if kind == "ModuleList" and args else args
+    if named or not all(isinstance(one, Layer | Module) for one in parts):
+        raise UnsuitableError(f"nn.{kind} has other values than layers, or layers by name; templates read layers only")
+    first = next(iter(parts), None) if kind == "Sequential" else None
+    if isinstance(first, Layer) and (first.kwargs.get("inplace") or any(one is True for one in first.args[:1])):
+        raise UnsuitableError(f"nn.Sequential begins with {first.kind} that changes its input in place")
+    return Layer("", kind, parts, {})
 
 
 def construct(reader: Builds, module: Module, args: Sequence[Value], named: Mapping[str, Value]) -> None:
@@ -194,10 +191,10 @@ def placed(reader: Builds, value: Value, name: str) -> Value:
         raise UnsuitableError(f"{name} is a plain list of layers, which PyTorch does not register; use nn.ModuleList")
     if not isinstance(value, Layer) or value.name:
         return value
-    if value.kind in _LISTS:
+    if value.kind in _LISTS and not value.of_file:
         parts = tuple(placed(reader, one, f"{name}[{number}]") for number, one in enumerate(value.args))
         return replace(value, name=name, args=parts)
-    if value.kind in reader.classes:
+    if value.of_file:
         return _of_file(reader, value, name)
     others = [one for key, one in value.kwargs.items() if key != "dtype"]
     if any(isinstance(one, Symbol | Layer | Module | Node) for one in (*value.args, *others)) or not dtypes.of_layer(

@@ -393,8 +393,8 @@ class _Reader:
                 return loops.items(name, args, most=_MAX_STEPS)
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
-            case _ if self.building and (kind := members.kind_of(node.func, self.classes)):
-                return members.made(kind, args, named, ast.unparse(node))
+            case _ if self.building and (layer := members.made(node.func, self.classes, args, named)) is not None:
+                return layer
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=ast.Attribute(), attr=name) if _OF_TORCH.match(ast.unparse(node.func)):

@@ -22,6 +22,8 @@ class Layer:
     """Arguments by position."""
     kwargs: dict[str, Value]
     """Arguments by name."""
+    of_file: bool = False
+    """Whether the file defines its class."""
 
     def argument(self, place: int, name: str, default: Value = None) -> Value:
         """Return an argument given by position or by name."""
