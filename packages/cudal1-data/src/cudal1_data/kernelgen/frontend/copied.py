@@ -1,10 +1,11 @@
-"""Parts copied from a reference into a program: imports, constants and the constructor."""
+"""Parts copied from a reference into a program: imports, constants, classes of members, and the constructor."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import re
+from collections.abc import Mapping
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 
@@ -13,8 +14,39 @@ _WRITERS = re.compile(r"torch|nn|F|math|tl|triton|libdevice|functools|load_inlin
 _NUMBERED = re.compile(r"(SOURCE|fused|product|step_)\d+")
 
 
-def head(tree: ast.Module) -> str:
-    """Return a reference's imports and constants.
+def classes(tree: ast.Module, model: ast.ClassDef) -> dict[str, ast.ClassDef]:
+    """Return the classes of modules that a model's constructor needs, by name.
+
+    Args:
+        tree: The reference.
+        model: The class of the model.
+    """
+    plain = {
+        one.name: one
+        for one in tree.body
+        if isinstance(one, ast.ClassDef)
+        and one is not model
+        and [ast.unparse(base) for base in one.bases] in (["nn.Module"], ["torch.nn.Module"])
+        and not one.keywords
+        and not one.decorator_list
+    }
+    needed: dict[str, ast.ClassDef] = {}
+    left: list[ast.AST] = [one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    while left:
+        for one in ast.walk(left.pop()):
+            if isinstance(one, ast.Name) and one.id in plain and one.id not in needed:
+                needed[one.id] = plain[one.id]
+                left.append(plain[one.id])
+    return needed
+
+
+def head(tree: ast.Module, source: str, members: Mapping[str, ast.ClassDef]) -> str:
+    """Return a reference's imports, constants and classes of members.
+
+    Args:
+        tree: The reference.
+        source: Its text.
+        members: The classes to copy, by name.
 
     Raises:
         UnsuitableError: They need other definitions, or use names that programs use themselves.
@@ -30,16 +62,27 @@ def head(tree: ast.Module) -> str:
     known = _known(tree)
     for one in kept:
         _refuse_unknown(one, known)
-    return "\n".join(ast.unparse(one) for one in kept)
+    refuse_taken(set(members))
+    for one in members.values():
+        given = {arg.arg for arg in ast.walk(one) if isinstance(arg, ast.arg)}
+        _refuse_unknown(one, {*known, *members, *given, *_bound(one)})
+    texts: list[str] = []
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and members.get(one.name) is one:
+            texts.append(f"\n\n{ast.get_source_segment(source, one)}\n\n")
+        elif one in kept:
+            texts.append(ast.unparse(one))
+    return "\n".join(texts)
 
 
-def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
+def constructor(tree: ast.Module, source: str, model: ast.ClassDef, members: Mapping[str, ast.ClassDef]) -> str:
     """Return the text of `__init__` for a class not named `Model`; empty if the model has none.
 
     Args:
         tree: The reference.
         source: Its text.
         model: The class.
+        members: The classes that are copied, by name.
 
     Raises:
         UnsuitableError: It needs parts of the reference that are not copied.
@@ -54,7 +97,7 @@ def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
     if ast.unparse(changed) != plain:
         text = ast.unparse(changed)
     given = {one.arg for one in ast.walk(changed) if isinstance(one, ast.arg)}
-    _refuse_unknown(changed, _known(tree) | given | _bound(changed))
+    _refuse_unknown(changed, {*_known(tree), *members, *given, *_bound(changed)})
     of_class = {one.name for one in model.body if isinstance(one, ast.FunctionDef)}
     of_class |= {name for one in model.body if not isinstance(one, ast.FunctionDef) for name in _bound(one)}
     for one in ast.walk(changed):
@@ -104,5 +147,5 @@ def _refuse_unknown(node: ast.AST, known: set[str]) -> None:
     for one in ast.walk(node):
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in known:
             raise UnsuitableError(
-                f"the file defines {one.id} outside of the model; only imports and constants are copied"
+                f"the file defines {one.id} outside of the model; programs copy imports, constants, nn.Modules"
             )

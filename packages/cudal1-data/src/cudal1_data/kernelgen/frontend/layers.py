@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import calls, dtypes, norms, shapes
+from cudal1_data.kernelgen.frontend import calls, dtypes, lookups, norms, shapes
 from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
 from cudal1_data.kernelgen.ir import FLOATS, Node
 
@@ -48,15 +48,12 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if len(args) != 1 or not isinstance(args[0], Node):
         raise UnsuitableError(f"{module.name}(...) is not called with one tensor; templates read layers of one")
     x = args[0]
+    if module.kind == "Embedding":
+        return _embedding(module, x, leaves)
     if x.dtype not in FLOATS:
         raise UnsuitableError(f"{module.name} computes floats, and is called with {x.dtype}")
-    if module.kind == "Identity":
-        return x
-    if module.kind in _ACTIVATIONS:
-        name, settings = _ACTIVATIONS[module.kind]
-        named = {**dict(zip(settings, module.args, strict=False)), **module.kwargs}
-        named.pop("inplace", None)
-        return calls.call(name, f"F.{name}", (x,), named)
+    if (plain := _without_state(module, x)) is not None:
+        return plain
     if module.kind.startswith("AdaptiveAvgPool"):
         return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
     if "Pool" in module.kind:
@@ -86,6 +83,32 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
         bias = parameter(module, "bias", leaves)
         return opaque("F.linear({0}, {1}, {2})", dims, x, weight, bias, dtype=x.dtype)
     return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
+
+
+def _without_state(module: Layer, x: Node) -> Value:
+    """Return the result of a layer that is a function; None for others."""
+    if module.kind == "Identity" or (module.kind == "Dropout" and module.argument(0, "p", 0.5) == 0):
+        return x
+    if module.kind == "Flatten":
+        ends = (module.argument(0, "start_dim", 1), module.argument(1, "end_dim", -1))
+        return calls.call("flatten", ".flatten", (x, *ends), {})
+    if module.kind not in _ACTIVATIONS:
+        return None
+    name, settings = _ACTIVATIONS[module.kind]
+    named = {**dict(zip(settings, module.args, strict=False)), **module.kwargs}
+    named.pop("inplace", None)
+    return calls.call(name, f"F.{name}", (x,), named)
+
+
+def _embedding(module: Layer, index: Node, leaves: dict[str, Node]) -> Node:
+    if len(module.args) > 3 or set(module.kwargs) - {"num_embeddings", "embedding_dim", "padding_idx", "dtype"}:
+        raise UnsuitableError(f"{module.name} is read with its sizes, padding_idx and dtype only")
+    if index.dtype != "int64":
+        raise UnsuitableError(f"{module.name} looks up int64 places, and is called with {index.dtype}")
+    table = parameter(module, "weight", leaves)
+    text = "F.embedding({1}, {0})"
+    found = lookups.rows(table, index, text)
+    return found or opaque(text, (*index.dims, table.dims[1]), table, index, dtype=table.dtype)
 
 
 def _setting(module: Layer, place: int, name: str, default: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import shapes
-from cudal1_data.kernelgen.frontend.values import Listed, Symbol, Value, opaque, written
+from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, parts_of, written
 from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
 
 _MAX_COPIES = 16
@@ -58,13 +58,49 @@ class Follows(Protocol):
         """Evaluate a statement."""
         ...
 
+    def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+        """Bind the names of a target."""
+        ...
+
+
+def items(name: str, args: Sequence[Value], *, most: int) -> tuple[Value, ...]:
+    """Return what `range`, `enumerate` or `zip` gives.
+
+    Args:
+        name: One of them.
+        args: Its arguments.
+        most: Maximum number of integers.
+
+    Raises:
+        UnsuitableError: An argument is no list, or there are too many integers.
+    """
+    if name == "range":
+        numbers = range(*shapes.ints(tuple(args)))
+        if len(numbers) > most:
+            raise UnsuitableError(f"a range has {len(numbers)} steps; templates follow up to {most}")
+        return tuple(numbers)
+    lists = [parts_of(one) for one in args]
+    if name == "enumerate" and len(lists) == 1:
+        return tuple(enumerate(lists[0]))
+    if name == "zip":
+        return tuple(zip(*lists, strict=False))
+    raise UnsuitableError(f"{name} is read with lists only")
+
 
 def follow(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> None:
     """Read a loop: as a loop if all steps do the same, else unrolled if it has few steps.
 
     Raises:
-        UnsuitableError: The loop is not over a range, or a step is not supported.
+        UnsuitableError: The loop is over neither a range nor a list, or a step is not supported.
     """
+    is_range = isinstance(statement.iter, ast.Call) and ast.unparse(statement.iter.func) == "range"
+    several = None if is_range or statement.orelse else reader.value(statement.iter, scope)
+    if isinstance(several, tuple | Layer):
+        for item in parts_of(several):
+            reader.assign(statement.target, item, scope)
+            for one in statement.body:
+                reader.follow(one, scope)
+        return
     steps = _range(reader, statement, scope)
     try:
         after = _once(reader, statement, scope, steps)
@@ -85,7 +121,7 @@ def _range(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> rang
         case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]), orelse=[]):
             steps = range(*shapes.ints(tuple(reader.value(one, scope) for one in args)))
         case _:
-            raise UnsuitableError(f"{ast.unparse(statement)[:60]!r} is no loop over a range")
+            raise UnsuitableError(f"{ast.unparse(statement)[:60]!r} is no loop over a range or a list")
     if not steps:
         raise UnsuitableError("a loop has no step")
     return steps

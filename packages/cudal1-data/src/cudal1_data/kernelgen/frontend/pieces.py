@@ -84,10 +84,11 @@ def sliced(value: Node, index: tuple[Value, ...]) -> Node | None:
     return _taken(value, _Piece(place - len(value.dims), given, step, length))
 
 
-def chunks(value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in_place: bool) -> Value:
-    """Return the equal parts of `value.chunk(count, dim)`.
+def chunks(name: str, value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in_place: bool) -> Value:
+    """Return the equal parts of `value.chunk(count, dim)` or `value.split(size, dim)`.
 
     Args:
+        name: The method's name.
         value: The tensor.
         args: Arguments by position after it.
         named: Arguments by name.
@@ -96,12 +97,13 @@ def chunks(value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in
     Raises:
         UnsuitableError: The parts differ in size.
     """
-    given: dict[str, Value] = {**dict(zip(("chunks", "dim"), args, strict=False)), **named}
-    (count,), place = shapes.ints(given["chunks"]), shapes.axis(value, given.get("dim", 0))
+    given: dict[str, Value] = {**dict(zip(("number", "dim"), args, strict=False)), **named}
+    number = given.get("number", given.get("chunks" if name == "chunk" else "split_size"))
+    (asked, *others), place = shapes.ints(number), shapes.axis(value, given.get("dim", 0))
     size = value.dims[place]
-    if size % count:
-        raise UnsuitableError(f"chunk takes {size} elements apart into {count} parts; templates read equal parts")
-    length = size // count
+    if asked < 1 or size % asked or any(one != asked for one in others):
+        raise UnsuitableError(f"{name} takes {size} elements apart by {number!r}; templates read equal parts")
+    count, length = (asked, size // asked) if name == "chunk" else (size // asked, asked)
     if in_place and value.dtype in FLOATS:
         found = [_Piece(place - len(value.dims), part * length, 1, length) for part in range(int(count))]
         return tuple(_taken(value, piece) for piece in found)

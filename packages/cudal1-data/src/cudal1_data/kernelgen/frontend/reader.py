@@ -18,15 +18,27 @@ from cudal1_data.kernelgen.frontend import (
     layers,
     lookups,
     loops,
+    members,
     pieces,
     shapes,
     stores,
     truths,
 )
 from cudal1_data.kernelgen.frontend.layout import merged
-from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.frontend.values import (
+    Layer,
+    Listed,
+    Module,
+    Symbol,
+    Value,
+    opaque,
+    parts_of,
+    pointwise,
+    shape,
+    written,
+)
 from cudal1_data.kernelgen.frontend.views import without_views_between
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Reference, contiguous, walk
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Reference, contiguous
 from cudal1_data.kernelgen.sizes import Size, named
 from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
@@ -52,15 +64,8 @@ _NOT_FOLLOWED = (
     *(ArithmeticError, RecursionError, StopIteration),
 )
 """Exceptions that an unusual reference can raise in the reader."""
-_FILLS = re.compile(
-    r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
-    r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
-)
-"""Calls in a constructor that change no tensor's shape or dtype."""
 _OF_TORCH = re.compile(r"torch\.linalg\.|(torch\.)?nn\.functional\.")
 """Prefixes of functions in PyTorch's modules."""
-_MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
-"""Prefixes of calls that make contiguous tensors."""
 
 
 def read(source: str, *, in_place: bool = False) -> Reference:
@@ -102,9 +107,12 @@ class _Reader:
         self.tree = parse(source, where="reference")
         self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
         self.functions = {one.name: one for one in self.tree.body if isinstance(one, ast.FunctionDef)}
-        self.methods = {one.name: one for one in self.model.body if isinstance(one, ast.FunctionDef)}
+        self.classes = copied.classes(self.tree, self.model)
+        self.module = Module("self", members.methods(self.model))
+        """The module whose method is read: the model, or a member."""
+        self.building = False
+        """Whether a constructor is read."""
         self.constants: dict[str, Value] = {}
-        self.attributes: dict[str, Value] = {}
         self.leaves: dict[str, Node] = {}
         self.body: loops.Body | None = None
         """The current loop."""
@@ -115,18 +123,18 @@ class _Reader:
     def reference(self, *, in_place: bool) -> Reference:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
-                self._assign(statement.targets[0], self.value(statement.value, {}), self.constants)
+                self.assign(statement.targets[0], self.value(statement.value, {}), self.constants)
                 self._name_constants(statement.targets[0])
-        head = copied.head(self.tree)
+        head = copied.head(self.tree, self.source, self.classes)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
             raise UnsuitableError("Model is not a plain nn.Module; templates read a class whose only base is nn.Module")
-        given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
-        text = copied.constructor(self.tree, self.source, self.model)
-        if (constructor := self.methods.get("__init__")) is not None:
-            self._construct(constructor, self._bind(constructor, given, {}))
-        inputs = self._tuple(self._returned(self.functions["get_inputs"], {}))
-        forward = self.methods["forward"]
-        scope = self._bind(forward, inputs, {})
+        given = parts_of(self._returned(self.functions["get_init_inputs"], {}))
+        text = copied.constructor(self.tree, self.source, self.model, self.classes)
+        if "__init__" in self.module.methods:
+            members.construct(self, self.module, given, {})
+        inputs = parts_of(self._returned(self.functions["get_inputs"], {}))
+        forward = self.module.methods["forward"]
+        scope = self.bind(forward, inputs, {})
         names = tuple(scope)[: len(inputs)]
         copied.refuse_taken(set(names))
         swapped = _swapped(self.functions["get_inputs"]) if in_place else set[int]()
@@ -148,14 +156,14 @@ class _Reader:
 
     def _name_constants(self, target: ast.expr) -> None:
         """Mark top-level integers as named sizes, unless `forward` has an argument of that name."""
-        local = {one.arg for one in ast.walk(self.methods["forward"].args) if isinstance(one, ast.arg)}
+        local = {one.arg for one in ast.walk(self.module.methods["forward"].args) if isinstance(one, ast.arg)}
         for one in ast.walk(target):
             if isinstance(one, ast.Name) and one.id not in local:
                 value = self.constants[one.id]
                 if isinstance(value, int) and not isinstance(value, bool) and value > 1:
                     self.constants[one.id] = named(value, one.id, self.sizes)
 
-    def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+    def bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
         """Return the value of each parameter of a method."""
         given = method.args
         if given.vararg or given.kwarg or method.decorator_list:
@@ -176,56 +184,6 @@ class _Reader:
             raise UnsuitableError(f"{method.name} has no arguments {sorted(unknown)}")
         return bound
 
-    def _tuple(self, value: Value) -> tuple[Value, ...]:
-        if not isinstance(value, tuple):
-            raise UnsuitableError(
-                "a list or tuple is needed (get_inputs, several results, *values), and another value is given"
-            )
-        return value
-
-    def _construct(self, constructor: ast.FunctionDef, scope: dict[str, Value]) -> None:
-        for statement in constructor.body:
-            match statement:
-                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
-                    self.attributes[name] = self._member(name, right, scope)
-                case ast.Assign(targets=[ast.Name(id=name)], value=right):
-                    scope[name] = self.value(right, scope)
-                case ast.Expr(value=ast.Constant()) | ast.Pass():
-                    pass
-                case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
-                    pass
-                case ast.Expr(value=one) if ast.unparse(one) in ("super().__init__()", "super(Model, self).__init__()"):
-                    pass
-                case _:
-                    raise UnsuitableError(f"{ast.unparse(statement)!r} in __init__ is no plain assignment")
-
-    def _member(self, name: str, right: ast.expr, scope: dict[str, Value]) -> Value:
-        if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute):
-            kind = right.func.attr
-            if kind == "Parameter":
-                value = self.value(right.args[0], scope)
-                if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
-                    return Node("parameter", (), text=f"self.{name}")
-                if not isinstance(value, Node):
-                    raise UnsuitableError(f"self.{name} is a parameter that is not made from a tensor")
-                leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
-                return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
-            if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
-                args = self._values(right.args, scope)
-                named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
-                stored = named.get("dtype")
-                others = [one for key, one in named.items() if key != "dtype"]
-                if any(isinstance(one, Symbol) for one in (*args, *others)) or not dtypes.of_layer(stored):
-                    text = ast.unparse(right)
-                    raise UnsuitableError(f"a layer's settings are numbers and a dtype of floats, not {text}")
-                return Layer(f"self.{name}", kind, args, named)
-        value = self.value(right, scope)
-        if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
-            raise UnsuitableError(
-                f"{ast.unparse(right)!r} computes a parameter; templates read parameters that are drawn"
-            )
-        return value
-
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
         for statement in function.body:
             if isinstance(statement, ast.Return) and statement.value is not None:
@@ -240,23 +198,24 @@ class _Reader:
                 stored = self._index(index, scope), self.value(right, scope)
                 scope[name] = stores.stored(name, *stored, scope)
             case ast.Assign(targets=[target], value=right) | ast.AnnAssign(target=target, value=ast.expr() as right):
-                self._assign(target, self.value(right, scope), scope)
+                self.assign(target, self.value(right, scope), scope)
             case ast.Expr(value=ast.Constant()):
                 pass
             case ast.For():
                 loops.follow(self, statement, scope)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
-                scope[name] = (*self._tuple(scope[name]), self.value(added, scope))
+                scope[name] = (*parts_of(scope[name]), self.value(added, scope))
             case _:
                 first = ast.unparse(statement).partition("\n")[0][:60]
                 raise UnsuitableError(f"{first!r} is neither an assignment nor a return")
 
-    def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+    def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+        """Bind the names of a target."""
         if isinstance(target, ast.Name):
             scope[target.id] = value
         elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
             for one, part in zip(target.elts, value, strict=True):
-                self._assign(one, part, scope)
+                self.assign(one, part, scope)
         else:
             raise UnsuitableError(f"{ast.unparse(target)!r} is assigned; templates read assignments to names")
 
@@ -274,9 +233,16 @@ class _Reader:
                 return scope[name] if name in scope else self.constants[name]
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return self._values(parts, scope)
-            case ast.ListComp(elt=inner, generators=[ast.comprehension(iter=ast.Call() as several)]):
-                (count,) = (self.value(one, scope) for one in several.args)
-                return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
+            case (
+                ast.ListComp(elt=inner, generators=[ast.comprehension(ifs=[]) as each])
+                | ast.GeneratorExp(elt=inner, generators=[ast.comprehension(ifs=[]) as each])
+            ):
+                found: list[Value] = []
+                for one in parts_of(self.value(each.iter, scope)):
+                    inside = dict(scope)
+                    self.assign(each.target, one, inside)
+                    found.append(self.value(inner, inside))
+                return tuple(found)
             case ast.Constant(value=value) if value is ...:
                 return Symbol("...", dtype="ellipsis")
             case ast.UnaryOp(op=ast.USub(), operand=inner):
@@ -348,7 +314,7 @@ class _Reader:
     def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                return self.attributes[name]
+                return self.module.member(name)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return Symbol(f"torch.{name}", dtype=dtypes.named(name))
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
@@ -358,6 +324,8 @@ class _Reader:
         value = self.value(node.value, scope)
         if isinstance(value, tuple) and node.attr == "values":
             return value[0]
+        if isinstance(value, Module):
+            return value.member(node.attr)
         if isinstance(value, Layer):
             if node.attr == "eps" and value.kind.startswith(("LayerNorm", "BatchNorm", "InstanceNorm")):
                 return cast("float", value.argument(1, "eps", 1e-5))
@@ -388,9 +356,10 @@ class _Reader:
         )
 
     def _item(self, value: Value, index: tuple[Value, ...]) -> Value:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | Layer):
             (place,) = index
-            return value[place] if isinstance(place, int) else value[cast("slice", place)]
+            parts = parts_of(value)
+            return parts[place] if isinstance(place, int) else parts[cast("slice", place)]
         if not isinstance(value, Node):
             raise UnsuitableError("[...] indexes a value other than a tensor or list")
         if any(isinstance(one, Symbol) and one.dtype == "ellipsis" for one in index):
@@ -413,34 +382,69 @@ class _Reader:
         if args and isinstance(args[0], Listed):
             return loops.joined(ast.unparse(node.func), args, named)
         match node.func:
+            case ast.Name(id=name) if name in scope:
+                return self._called(scope[name], args, named)
             case ast.Name(id="len"):
                 (one,) = args
-                return cast("Node", one).dims[0]
+                return one.dims[0] if isinstance(one, Node) else len(parts_of(one))
             case ast.Name(id="float"):
                 return float(cast("str", args[0]))
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self.methods:
-                return self._returned(self.methods[name], self._bind(self.methods[name], args, named))
+            case ast.Name(id="range" | "enumerate" | "zip" as name) if not named:
+                return loops.items(name, args, most=_MAX_STEPS)
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
+            case _ if self.building and (layer := members.made(node.func, self.classes, args, named)) is not None:
+                return layer
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=ast.Attribute(), attr=name) if _OF_TORCH.match(ast.unparse(node.func)):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=inner, attr=name):
-                value = self.value(inner, scope) if not _is_member(node.func) else self.attributes[name]
-                if isinstance(value, Layer):
-                    return layers.layer(value, args, self.leaves)
-                if name == "chunk" and isinstance(value, Node):
-                    return pieces.chunks(value, args, named, in_place=self.body is None)
-                return calls.call(name, f".{name}", (value, *args), named)
+                value = self.module if isinstance(inner, ast.Name) and inner.id == "self" else self.value(inner, scope)
+                if isinstance(value, Module):
+                    if name in value.methods:
+                        return self._run(value, name, args, named)
+                    return self._called(value.member(name), args, named)
+                if isinstance(value, Layer) and name == "forward":
+                    return self._called(value, args, named)
+                if name == "size" and isinstance(value, Node) and not named:
+                    return self._item(value.dims, args) if args else value.dims
+                if name in ("chunk", "split") and isinstance(value, Node):
+                    return pieces.chunks(name, value, args, named, in_place=self.body is None)
+                # Programs without a kernel for `contiguous()` copy nothing there, and the tensor may have no such view.
+                laid_out = name == "view" and isinstance(value, Node) and value.expression == "a"
+                return calls.call(name, ".reshape" if laid_out else f".{name}", (value, *args), named)
+            case ast.Subscript():
+                return self._called(self.value(node.func, scope), args, named)
             case _:
                 raise UnsuitableError(
                     f"{ast.unparse(node.func)!r} is called; templates read calls of functions by name"
                 )
 
+    def _called(self, value: Value, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        """Return the result of a member's call."""
+        if isinstance(value, Module):
+            return self._run(value, "forward", args, named)
+        if not isinstance(value, Layer) or not value.name or named:
+            raise UnsuitableError("a call is neither of a function by name nor of a member with arguments by position")
+        if value.kind != "Sequential":
+            return layers.layer(value, args, self.leaves)
+        for one in value.args:
+            args = (self._called(one, args, {}),)
+        (result,) = args
+        return result
 
-def _is_member(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
+    def _run(self, module: Module, name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        """Return the result of a method, with `self` as its module."""
+        if name not in module.methods:
+            raise UnsuitableError(f"{module.name} has no method {name}; templates read methods of its own class")
+        method = module.methods[name]
+        bound = self.bind(method, args, named)
+        around, self.module = self.module, module
+        try:
+            return self._returned(method, bound)
+        finally:
+            self.module = around
 
 
 def _masks(values: list[Value]) -> bool:
@@ -451,13 +455,6 @@ def _masks(values: list[Value]) -> bool:
 
 def _negative(node: Node) -> Node:
     return pointwise("-a", node) if node.dtype in FLOATS else opaque("(-{0})", node.dims, node, dtype=node.dtype)
-
-
-def _laid_out(node: Node) -> bool:
-    """Return whether a tensor made in a constructor is certainly contiguous."""
-    if node.kind == "pointwise":
-        return all(map(_laid_out, node.operands))
-    return bool(_MADE.match(node.text)) and "memory_format" not in node.text
 
 
 def _number(op: ast.operator, left: Value, right: Value) -> Value:

@@ -173,6 +173,8 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
     if layer.kind == "Linear":
         inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
         return {"weight": (outer, inner), "bias": (outer,)}[name]
+    if layer.kind == "Embedding" and name == "weight":
+        return (*ints(layer.argument(0, "num_embeddings")), *ints(layer.argument(1, "embedding_dim")))
     if layer.kind == "GroupNorm" and name in ("weight", "bias"):
         return ints(layer.argument(1, "num_channels"))
     if layer.kind in ("LayerNorm", "RMSNorm") and name in ("weight", "bias"):

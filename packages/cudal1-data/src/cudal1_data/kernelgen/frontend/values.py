@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
+from dataclasses import dataclass, field
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
@@ -14,17 +15,41 @@ class Layer:
     """A layer of the model, as constructed."""
 
     name: str
-    """`self.conv`."""
+    """`self.conv`; empty until it is assigned to a member."""
     kind: str
-    """Class in `torch.nn`."""
+    """Class in `torch.nn`, or of the file."""
     args: tuple[Value, ...]
     """Arguments by position."""
     kwargs: dict[str, Value]
     """Arguments by name."""
+    of_file: bool = False
+    """Whether the file defines its class."""
 
     def argument(self, place: int, name: str, default: Value = None) -> Value:
         """Return an argument given by position or by name."""
         return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """The model, or a member whose class the file defines."""
+
+    name: str
+    """`self`, or `self.norm`."""
+    methods: dict[str, ast.FunctionDef]
+    """Its class's methods by name."""
+    attributes: dict[str, Value] = field(default_factory=dict[str, "Value"])
+    """What its constructor assigns."""
+
+    def member(self, name: str) -> Value:
+        """Return what the constructor assigns to a name.
+
+        Raises:
+            UnsuitableError: It assigns nothing.
+        """
+        if name not in self.attributes:
+            raise UnsuitableError(f"{self.name}.{name} is unknown; templates read members that __init__ assigns")
+        return self.attributes[name]
 
 
 @dataclass(frozen=True)
@@ -49,7 +74,7 @@ class Listed:
     """Number of the list in the loop."""
 
 
-Value = Node | Layer | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
+Value = Node | Layer | Module | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
 
 
 def pointwise(expression: str, *operands: Value, dtype: str = "") -> Node:
@@ -129,6 +154,21 @@ def written(value: Value, operands: list[Node], *, by_name: bool = False) -> str
             return host_text(value)
         case _:
             return repr(value)
+
+
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """Return the parts of a list, a tuple, an `nn.ModuleList` or an `nn.Sequential`.
+
+    Raises:
+        UnsuitableError: The value is another.
+    """
+    if isinstance(value, Layer) and value.kind in ("ModuleList", "Sequential"):
+        return value.args
+    if not isinstance(value, tuple):
+        raise UnsuitableError(
+            "a list or tuple is needed (get_inputs, several results, *values), and another value is given"
+        )
+    return value
 
 
 def _split(expression: str) -> list[str]:
