@@ -29,7 +29,7 @@ _PARTS = 4
 """One of so many parts is what matters least."""
 
 
-def least_needed(
+def negligible_parts(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], steps: Sequence[Place]
 ) -> dict[Place | None, torch.Tensor]:
     """Return for some steps of the float64 twin the parts of their results on which outputs depend least.

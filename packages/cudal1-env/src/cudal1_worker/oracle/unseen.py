@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_map_only
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import Calls, chosen, results, timed
-from cudal1_worker.oracle.dependence import least_needed
+from cudal1_worker.oracle.dependence import negligible_parts
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
@@ -138,7 +138,7 @@ class Unseen:
                 return [accepting]
             passed: list[_Fault] = []
             steps = [fault.twin for fault in left if fault.least and fault.twin]
-            least = least_needed(self._oracle, one.values, one.allowed, steps)
+            least = negligible_parts(self._oracle, one.values, one.allowed, steps)
             left = [replace(fault, where=least.get(fault.twin)) if fault.least else fault for fault in left]
             left = [fault for fault in left if fault.least == (fault.where is not None)]
             for step, faults in groupby(left, key=lambda fault: fault.step):
