@@ -235,7 +235,10 @@ def test_each_outcome_is_measured_once_and_bad_ones_complete_a_part(
     assert [line["kind"] for line in lines_of(tmp_path / "rest")] == ["summary"]
 
 
-@pytest.mark.parametrize("plan", ["cuda.plan", "training.plan"])
+PLANS = ("cuda.plan", "open.plan", "training.plan")
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_each_part_of_a_plan_has_a_unique_name_and_an_existing_program(repository: Path, plan: str) -> None:
     jobs = list(lanes.parts((repository / "benchmarks" / plan).read_text(), Path("OUT")))
     assert len({name for name, _ in jobs}) == len(jobs)
@@ -251,7 +254,7 @@ def test_each_part_of_a_plan_has_a_unique_name_and_an_existing_program(repositor
 
 @pytest.mark.slow
 def test_the_plans_name_options_that_exist(repository: Path) -> None:
-    plans = [repository / "benchmarks" / name for name in ("cuda.plan", "training.plan")]
+    plans = [repository / "benchmarks" / name for name in PLANS]
     lines = [line for plan in plans for line in plan.read_text().splitlines() if line[:1] not in ("#", "")]
     asked: dict[str, set[str]] = {}
     for line in lines:
