@@ -11,6 +11,8 @@ from cudal1_data import load_task
 from cudal1_env.doctor import as_candidate
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.workers.lease import lease
 from cudal1_env.records import Evaluation, Status
 
@@ -74,6 +76,6 @@ def test_an_exclusive_lease_of_a_gpu_waits_for_less_than_ten_seconds(judge: Judg
     time.sleep(2.0)
     with lease(*judge.device.locks) as waited:
         assert waited < 10.0
-        assert judge.device.foreign_processes(judge._own_pids(None)) == 0
+        assert judge.device.foreign_processes(judge._own_pids(Built(Case(task, source, "correct")))) == 0
     thread.join()
     assert found[0].status is Status.CORRECT, found[0].message
