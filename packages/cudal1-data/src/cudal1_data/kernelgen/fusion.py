@@ -116,6 +116,12 @@ class Kernel:
         return index_text(node.dims, self.domain, place, node.strides)
 
 
+def table_offset(gather: Node, places: Sequence[str]) -> str:
+    """Return the offset of an element of a table, from the texts of its index and of its count."""
+    pairs = zip(places, gather.weights, strict=True)
+    return " + ".join(text if weight == 1 else f"{text} * {weight}" for text, weight in pairs)
+
+
 def _across(node: Node) -> bool:
     """Return whether a gather's neighbours in the last axis but one are neighbours in the table."""
     column = node.operands[-1] if node.kind == "gather" and node.weights[-1] == 1 else None
@@ -475,35 +481,10 @@ def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
     >>> index_text((2, 5), (2, 5), "i", (50, 1)), index_text((7, 4, 2), (7, 4, 2), "i", (8, 2, 0))
     ('((i / 5) * 50 + (i % 5))', '(i / 2) * 2')
     """
-    padded = (1,) * (len(domain) - len(dims)) + dims
-    if strides and strides != contiguous(dims):
-        return _strided(padded, domain, name, (0,) * (len(domain) - len(dims)) + strides)
-    if padded == domain:
-        return name
-    parts: list[str] = []
-    axis = len(domain) - 1
-    weight = inner = 1
-    while axis >= 0:
-        if padded[axis] == 1:
-            inner *= domain[axis]
-            axis -= 1
-            continue
-        size = 1
-        start = inner
-        while axis >= 0 and padded[axis] != 1:
-            size *= domain[axis]
-            inner *= domain[axis]
-            axis -= 1
-        text = name if start == 1 else f"({name} / {start})"
-        if inner < math.prod(domain):
-            text = f"({text} % {size})"
-        parts.append(text if weight == 1 else f"{text} * {weight}")
-        weight *= size
-    return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"
-
-
-def _strided(dims: Dims, domain: Dims, name: str, strides: Dims) -> str:
-    """Return the offset of an element of a tensor with strides; axes that follow each other in memory are one."""
+    ahead = len(domain) - len(dims)
+    # A domain's sizes have the reference's names.
+    dims = tuple(1 if size == 1 else whole for size, whole in zip((1,) * ahead + dims, domain, strict=True))
+    strides = (0,) * ahead + strides if strides else contiguous(dims)
     runs: list[list[int]] = []
     inner, top = 1, 0
     for axis in range(len(domain) - 1, -1, -1):

@@ -17,7 +17,7 @@ from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.models import Mode, copied
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, is_view
 
-MAX_CALLS = 16
+_MAX_CALLS = 16
 """Maximum calls to choose."""
 _RUNS = 3
 """Runs in which calls are timed."""
@@ -157,4 +157,4 @@ def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:
         left -= calls[k].seconds
         if left < 0.0 and calls[k].name not in _EXTREMES:
             keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
-    return sorted(sorted(keys, key=lambda k: -keys[k])[:MAX_CALLS])
+    return sorted(sorted(keys, key=lambda k: -keys[k])[:_MAX_CALLS])

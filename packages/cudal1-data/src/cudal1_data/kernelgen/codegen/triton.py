@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.fusion import Kernel, LoopStep
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, table_offset
 from cudal1_data.kernelgen.ir import Node, walk
 from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
@@ -344,10 +344,7 @@ class TileWriter:
         self.lines.append(f"{place} = {self._read(index, self._offset(index, aligned), aligned, '0')}")
         if node.wraps:
             self.lines.append(f"{place} = tl.where({place} < 0, {place} + {node.wraps}, {place})")
-        texts = (place, *(self._offset(one, aligned) for one in counts))
-        where = " + ".join(
-            text if weight == 1 else f"{text} * {weight}" for text, weight in zip(texts, node.weights, strict=True)
-        )
+        where = table_offset(node, (place, *(self._offset(one, aligned) for one in counts)))
         load = self._read(node, f"({where})", aligned, "0.0", of=table)
         return load if node.dtype == "float32" else load + ".to(tl.float32)"
 

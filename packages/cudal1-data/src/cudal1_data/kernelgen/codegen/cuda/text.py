@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.fusion import Kernel
+from cudal1_data.kernelgen.fusion import Kernel, table_offset
 from cudal1_data.kernelgen.ir import HALVES, Node
 from cudal1_data.operators import device_text
 
@@ -199,10 +199,7 @@ class Writer:
         table, index, *counts = node.operands
         place = f"{self.known.pointer(index)}[{self.where(index, aligned)}]"
         place = f"wrapped({place}, {node.wraps})" if node.wraps else place
-        texts = (place, *(self.where(one, aligned) for one in counts))
-        where = " + ".join(
-            text if weight == 1 else f"{text} * {weight}" for text, weight in zip(texts, node.weights, strict=True)
-        )
+        where = table_offset(node, (place, *(self.where(one, aligned) for one in counts)))
         return READS[node.dtype].format(f"{self.known.pointer(table)}[{where}]")
 
     def load_vector(self, leaf: Node, vector: int, place: str, condition: str = "") -> str:
