@@ -51,11 +51,11 @@ class TimedCall:
 
 
 class Calls(Mode):
-    """Counts the calls that compute from tensors, and changes one, or times all.
+    """Counts the calls that compute from tensors, and changes one or all, or times all.
 
     Args:
-        number: Number of the call to change, or its name and its number among those of that name.
-        change: Executes the changed call; None to time all calls.
+        number: Number of the call to change, or its name and its number among those of that name; None for all.
+        change: Executes a changed call; None to time all calls.
         gpu: Whether a call's duration ends with its kernels.
         kept: Addresses of the model's state, to find `TimedCall.omitted`; None to leave that empty.
     """
@@ -83,13 +83,13 @@ class Calls(Mode):
     ) -> Any:
         """Execute one operator call."""
         call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not computes(func) or not call.tensors:
+        if not _computes(func) or not call.tensors:
             return func(*args, **call.kwargs)
         places = self._count, (call.name, self._of_name[call.name])
         self._count += 1
         self._of_name[call.name] += 1
         if self._change is not None:
-            return self._change(call) if self._number in places else func(*args, **call.kwargs)
+            return self._change(call) if self._number in (None, *places) else func(*args, **call.kwargs)
         result = func(*args, **call.kwargs)
         if self._gpu:
             torch.cuda.synchronize()
@@ -107,7 +107,7 @@ class Calls(Mode):
 
 
 @cache
-def computes(func: Any) -> bool:
+def _computes(func: Any) -> bool:
     """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
     return not is_view(func) and Call(func, (), {}).name not in _NOTHING
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import layout
-from cudal1_worker.oracle.calls import computes, results
-from cudal1_worker.oracle.models import Mode, as_dtype, copied
+from cudal1_worker.oracle.calls import Calls, results
+from cudal1_worker.oracle.models import as_dtype, copied
 from cudal1_worker.oracle.steps import Call
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def negligible_parts(
     values = [v.requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    kept = _Kept(steps)
     try:
-        with torch.enable_grad(), oracle.widened or nullcontext(), _Kept(steps) as kept:
+        with torch.enable_grad(), oracle.widened or nullcontext(), Calls(change=kept):
             outputs = layout.flatten(oracle.models.wide(*values))
             total = torch.zeros((), device=oracle.device)
             for output, limit in zip(outputs, allowed, strict=True):
@@ -69,30 +70,25 @@ def negligible_parts(
     return {place: mask for place, mask in found.items() if bool(mask.any())}
 
 
-class _Kept(Mode):
-    """Keeps the (first) results of some calls.
+class _Kept:
+    """Executes calls and keeps the (first) results of some.
 
     Args:
         wanted: The calls' names, each with its number among those of that name.
     """
 
     def __init__(self, wanted: Container[Place]) -> None:
-        super().__init__()
         self.found: dict[Place, torch.Tensor] = {}
         self._wanted = wanted
         self._of_name = Counter[str]()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        call = Call(func, args, kwargs or {})
-        result = func(*args, **call.kwargs)
-        if computes(func) and call.tensors:
-            place = call.name, self._of_name[call.name]
-            self._of_name[call.name] += 1
-            if place in self._wanted and (own := results(result)):
-                self.found[place] = own[0]
+    def __call__(self, call: Call) -> Any:
+        """Execute one call."""
+        result = call.func(*call.args, **call.kwargs)
+        place = call.name, self._of_name[call.name]
+        self._of_name[call.name] += 1
+        if place in self._wanted and (own := results(result)):
+            self.found[place] = own[0]
         return result
 
 
