@@ -2,10 +2,12 @@
 
     uv run benchmarks/kernels.py kernels.jsonl --budget-s 480
 
-The same command resumes an interrupted run. Each line is one program of a task, compared with the reference and timed
-with CUDA events; the summary goes to standard output. The roofline is the larger of two times: bytes of inputs,
-parameters, buffers and outputs over the bandwidth of a copy, and operations over the rate of a large product, both
-measured at the start. Programs come from the templates, so they run in this process, without a judge.
+The same command resumes an interrupted run. `--part K/N` measures every N-th task, and `--join` copies other parts'
+lines. Several parts may run on one GPU: each takes times under the GPU's lease, and compiles beside the others. Each
+line is one program of a task, compared with the reference and timed with CUDA events; the last is the summary. The
+roofline is the larger of two times: bytes of inputs, parameters, buffers and outputs over the bandwidth of a copy, and
+operations over the rate of a large product, both measured at the start. Programs come from the templates, so they run
+in this process, without a judge.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import importlib.util
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +31,9 @@ from cudal1_data import Task, load_suite
 from cudal1_data.corpus.build import render
 from cudal1_data.hashes import digest
 from cudal1_data.techniques import Backend
+from cudal1_env.campaigns.parts import part_of
+from cudal1_env.judge.workers.lease import lease
+from parts import add_options, results
 from torch.utils.flop_counter import FlopCounterMode
 
 BACKENDS: tuple[Backend, ...] = ("triton", "cuda-nvrtc")
@@ -54,7 +60,7 @@ def sampled(tasks: Iterable[Task], per_family: int) -> list[Task]:
 
 
 def time_ms(call: Callable[[], object], device: str, *, repeats: int = 20) -> float:
-    """Return the median milliseconds of a call; on a GPU with the L2 cache cleared before each call."""
+    """Return the median milliseconds of a call; on a GPU under its lease, with the L2 cache cleared before each."""
     for _ in range(3):
         call()
     if device == "cpu":
@@ -66,13 +72,20 @@ def time_ms(call: Callable[[], object], device: str, *, repeats: int = 20) -> fl
         return statistics.median(times)
     flushed = torch.empty(1 << 26, dtype=torch.int32, device=device)
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for start, end in pairs:
-        flushed.zero_()
-        start.record()
-        call()
-        end.record()
     torch.cuda.synchronize()
+    with alone():
+        for start, end in pairs:
+            flushed.zero_()
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
     return statistics.median(start.elapsed_time(end) for start, end in pairs)
+
+
+def alone() -> AbstractContextManager[object]:
+    """Hold the GPU as a judge does, so that judges and other parts of this benchmark leave it alone."""
+    return lease(f"gpu-{torch.cuda.get_device_properties(0).uuid}") if torch.cuda.is_available() else nullcontext()
 
 
 def rates(device: str) -> dict[str, float]:
@@ -139,7 +152,14 @@ def measure(
             key = f"{task.id} {pair.source_sha256}"
             if key in known:
                 continue
-            line = {"kind": "program", "key": key, **head, "template": pair.template, "parameters": pair.parameters}
+            line = {
+                "kind": "program",
+                "key": key,
+                **head,
+                "backend": pair.backend,
+                "template": pair.template,
+                "parameters": pair.parameters,
+            }
             try:
                 made = loaded(pair.source, Path(folder))
                 new = made.ModelNew(*given.get_init_inputs()).to(device)
@@ -156,29 +176,45 @@ def measure(
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return by family the best correct programs' medians: over eager, over `torch.compile`, share of the roofline."""
+    """Return medians of the best correct programs by family, and the shares of references that they beat.
+
+    Medians are over eager, over `torch.compile`, and of the roofline.
+    """
     references = {line["task"]: line for line in lines if line["kind"] == "reference"}
     best: dict[str, dict[str, Any]] = {}
+    backends: dict[str, set[str]] = {}
     broken = 0
     for line in lines:
-        if line["kind"] != "program":
+        if line["kind"] != "program" or line["task"] not in references:
             continue
         if "failed" in line or not line["error"] < TOLERANCE:
             broken += 1
-        elif line["task"] not in best or line["ms"] < best[line["task"]]["ms"]:
+            continue
+        backends.setdefault(line["task"], set()).add(line["backend"])
+        if line["task"] not in best or line["ms"] < best[line["task"]]["ms"]:
             best[line["task"]] = line
     rows: dict[str, list[tuple[float, float, float]]] = {}
     for task, line in best.items():
-        if (one := references.get(task)) is not None:
-            shares = (one["eager_ms"] / line["ms"], one["compile_ms"] / line["ms"], one["ideal_ms"] / line["ms"])
-            rows.setdefault(line["family"], []).append(shares)
+        one = references[task]
+        shares = (one["eager_ms"] / line["ms"], one["compile_ms"] / line["ms"], one["ideal_ms"] / line["ms"])
+        rows.setdefault(line["family"], []).append(shares)
     names = ("over_eager", "over_compile", "of_roofline")
     families = {
         family: {"tasks": len(some)}
         | {name: round(statistics.median(one[place] for one in some), 3) for place, name in enumerate(names)}
         for family, some in sorted(rows.items())
     }
-    return {"programs": sum(line["kind"] == "program" for line in lines), "broken": broken, "families": families}
+    whole = [row for some in rows.values() for row in some]
+    return {
+        "programs": sum(line["kind"] == "program" for line in lines),
+        "broken": broken,
+        "references": len(references),
+        "with_a_correct_program": len(best),
+        "in_two_backends": sum(len(some) > 1 for some in backends.values()),
+        "eager_beaten_by_1.2": sum(row[0] >= 1.2 for row in whole),
+        "compile_beaten": sum(row[1] > 1 for row in whole),
+        "families": families,
+    }
 
 
 def main() -> None:
@@ -190,28 +226,32 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=10, help="programs of a task")
     parser.add_argument("--budget-s", type=float, default=480.0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    add_options(parser)
     given = parser.parse_args()
+    file = results(given.out, join=given.join)
+    if not given.join:
+        for line in measured(given, file.lines):
+            file.add(line)
+    print(json.dumps(file.add({"kind": "summary", **summary(file.lines)}), indent=1))
+
+
+def measured(given: argparse.Namespace, before: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a line for the machine and one for each program, except those of an earlier run, until the budget ends."""
     backends: tuple[Backend, ...] = BACKENDS if given.device == "cuda" else ("pytorch",)
     end = time.monotonic() + given.budget_s
-    text = given.out.read_text() if given.out.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # a line that was cut off is measured again
-    given.out.write_text(whole)
-    lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
-    known = {line["key"] for line in lines}
-    machine = rates(given.device)
-    with given.out.open("a") as out:
-        for task in sampled(load_suite(given.suite, device=given.device), given.per_family):
-            for line in measure(task, given.programs, known, machine, given.device, backends):
-                lines.append(line)
-                out.write(json.dumps(line) + "\n")
-                out.flush()
-                if time.monotonic() > end:
-                    break
-            if time.monotonic() > end:
-                break
-            gc.collect()
+    known = {line["key"] for line in before if "key" in line}
     name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    print(json.dumps({"machine": name, "rates": machine, **summary(lines)}, indent=1))
+    machine = rates(given.device)
+    yield {"kind": "machine", "name": name, "torch": torch.__version__, **machine}
+    tasks = sampled(load_suite(given.suite, device=given.device), given.per_family)
+    for task in part_of(tasks, given.part):
+        for line in measure(task, given.programs, known, machine, given.device, backends):
+            yield line
+            if time.monotonic() > end:
+                return
+        gc.collect()
+        if given.device == "cuda":
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def test_kernel_times_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     command += ["--per-family", "1", "--programs", "2", "--budget-s", "0"]
     for count in (1, 2):
         told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        found = lines_of(out)
+        found = [line for line in lines_of(out) if "key" in line]
         assert len({line["key"] for line in found}) == len(found) == count
         out.write_text(out.read_text() + '{"kind": "pro')
     assert [line["kind"] for line in found] == ["reference", "program"]
@@ -296,14 +296,15 @@ def test_kernel_times_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 def test_the_best_correct_program_of_a_task_counts() -> None:
     reference = {"kind": "reference", "task": "t", "family": "f", "eager_ms": 4.0, "compile_ms": 2.0, "ideal_ms": 0.5}
     programs = [
-        {"error": 0.0, "ms": 1.0},
-        {"error": 0.5, "ms": 0.1},
-        {"failed": "RuntimeError"},
-        {"error": 0, "ms": 3.0},
+        {"error": 0.0, "ms": 1.0, "backend": "triton"},
+        {"error": 0.5, "ms": 0.1, "backend": "other"},
+        {"failed": "RuntimeError", "backend": "other"},
+        {"error": 0, "ms": 3.0, "backend": "cuda-nvrtc"},
     ]
     told = kernels.summary([reference, *({"kind": "program", "task": "t", "family": "f", **one} for one in programs)])
     assert told["families"] == {"f": {"tasks": 1, "over_eager": 4.0, "over_compile": 2.0, "of_roofline": 0.5}}
-    assert (told["programs"], told["broken"]) == (4, 2)
+    assert (told["programs"], told["broken"], told["in_two_backends"]) == (4, 2, 1)
+    assert (told["eager_beaten_by_1.2"], told["compile_beaten"]) == (1, 1)
 
 
 def test_the_recorded_padding_of_stage_1_is_under_a_tenth_and_counted_by_batch(repository: Path) -> None:
