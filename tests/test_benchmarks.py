@@ -294,17 +294,22 @@ def test_kernel_times_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
 
 def test_the_best_correct_program_of_a_task_counts() -> None:
-    reference = {"kind": "reference", "task": "t", "family": "f", "eager_ms": 4.0, "compile_ms": 2.0, "ideal_ms": 0.5}
+    reference = {"kind": "reference", "task": "t", "family": "f", "error": 0.0}
+    reference |= {"eager_ms": 4.0, "compile_ms": 2.0, "ideal_ms": 0.5}
     programs = [
         {"error": 0.0, "ms": 1.0, "backend": "triton"},
         {"error": 0.5, "ms": 0.1, "backend": "other"},
         {"failed": "RuntimeError", "backend": "other"},
         {"error": 0, "ms": 3.0, "backend": "cuda-nvrtc"},
     ]
-    told = kernels.summary([reference, *({"kind": "program", "task": "t", "family": "f", **one} for one in programs)])
+    made = [{"kind": "program", "task": "t", "family": "f", **one} for one in programs]
+    told = kernels.summary([reference, *made])
     assert told["families"] == {"f": {"tasks": 1, "over_eager": 4.0, "over_compile": 2.0, "of_roofline": 0.5}}
     assert (told["programs"], told["broken"], told["in_two_backends"]) == (4, 2, 1)
     assert (told["eager_beaten_by_1.2"], told["compile_beaten"]) == (1, 1)
+    less = kernels.summary([reference | {"error": 0.6, "compile_ms": None}, *made])
+    assert (less["broken"], less["compile_beaten"]) == (1, 0), "no program is broken that errs less than the reference"
+    assert less["families"] == {"f": {"tasks": 1, "over_eager": 40.0, "over_compile": None, "of_roofline": 5.0}}
 
 
 def test_the_recorded_padding_of_stage_1_is_under_a_tenth_and_counted_by_batch(repository: Path) -> None:
