@@ -38,12 +38,11 @@ def attacks_and_look_alikes(*runs: list[Line]) -> list[str]:
     return [str(len(programs)) for programs in (paid, attacks, rejected, honest)]
 
 
-def seconds_of_six(lines: list[Line]) -> list[str]:
-    blocks = [line for line in lines if line.get("set") == "plain"]
+def seconds_of_six(*records: list[Line]) -> list[str]:
+    blocks = [line for lines in records for line in lines if line.get("set") == "plain"]
     assert {line["programs"] for line in blocks} == {6}
-    seconds = {(line["side"], line["phase"]): line["seconds"] for line in blocks}
-    order = [(side, phase) for side in ("cudal1", "kernelbench") for phase in ("cold", "warm")]
-    return [f"{seconds[one]:.0f}" for one in order]
+    assert [line["phase"] for line in blocks] == ["cold", "warm"] * (len(blocks) // 2)
+    return [f"{line['seconds']:.0f}" for side in ("cudal1", "kernelbench") for line in blocks if line["side"] == side]
 
 
 def unseen_tasks(lines: list[Line]) -> list[str]:
