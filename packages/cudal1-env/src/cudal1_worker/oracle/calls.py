@@ -27,7 +27,8 @@ _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
-_EXTREMES = ("amax", "amin", "aminmax", "max", "min")
+EXTREMES = ("amax", "amin", "aminmax", "max", "min")
+"""Reductions that the usual softmax only subtracts; none has another's value in its place."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def timed(
 
 
 def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:
-    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest and extremes.
+    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest.
 
     A draw without replacement takes the largest of log(u) / w, with u uniform and w the weight (Efraimidis and Spirakis
     2006, Information Processing Letters 97).
@@ -155,6 +156,6 @@ def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:
     keys: dict[int, float] = {}
     for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
         left -= calls[k].seconds
-        if left < 0.0 and calls[k].name not in _EXTREMES:
+        if left < 0.0:
             keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
     return sorted(sorted(keys, key=lambda k: -keys[k])[:_MAX_CALLS])

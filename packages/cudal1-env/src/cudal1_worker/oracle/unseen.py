@@ -14,8 +14,9 @@ passes on all draws). So is a part of a result that NaN would not reach the outp
 from it (a slice, a mask), and a part of an input that does not change the float64 answer. Float64 may have lost a
 fading part of an input; to not excuse that, the part is widened until outputs nearly show it. Lower precision is also
 excused if every output stays within one unit in the last place of its neighbours. That of a function is not tested if
-an output has half precision, in which programs may round any result, or integers, of which a few show little. Maxima
-and minima are not replaced, because the usual softmax only subtracts one.
+an output has half precision, in which programs may round any result, or integers, of which a few show little. The
+usual softmax only subtracts a maximum, so of maxima and minima the one question is whether they are only compared: the
+float64 answer is the same to the last bit for another finite value, and not for an infinite one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import Calls, chosen, results, timed
+from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, results, timed
 from cudal1_worker.oracle.dependence import negligible_parts
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
@@ -77,6 +78,8 @@ class _Fault:
     """Position of the input to replace."""
     part: tuple[slice, ...] = ()
     """Part to replace by another draw's; all by default."""
+    extreme: bool = False
+    """Whether the step is a maximum or minimum, and the fault is that it is only compared."""
     least: bool = False
     """Whether to replace the quarter of the step's result on which outputs depend least; `twin` names the step."""
     where: torch.Tensor | None = None
@@ -158,6 +161,10 @@ class Unseen:
         tested = chosen(calls, draw)
         for k in tested:
             name = f"step {k + 1} ({calls[k].name})"
+            twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
+            if calls[k].name in EXTREMES:
+                found.append(_Fault(f"{name}, which is only compared", k, twin=twin, extreme=True))
+                continue
             if calls[k].is_product:
                 lower = self._next_lower(calls[k].dtype)
                 found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
@@ -166,7 +173,6 @@ class Unseen:
             elif calls[k].rounds and all(own.dtype not in HALF and own.is_floating_point() for own in one.own):
                 lower = OTHERS[calls[k].dtype][0]
                 found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
-            twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
             least.append(_Fault(f"the quarter of {name} that matters least", k, twin=twin, least=True))
             for words, change in calls[k].omitted:
                 found.append(_Fault(f"{name} {words}", k, change, rounds=change is omitted.in_eight_bits, twin=twin))
@@ -254,9 +260,27 @@ class Unseen:
             return self._is_unseen(one, fault) and any(
                 self._changes_answer(one, wide) for wide in self._wider(one, fault)
             )
+        if fault.extreme:
+            return self._is_only_compared(one, fault)
         unseen = self._is_unseen(one, fault, stand_in)
         partly = bool(fault.index) or fault.change is omitted.without_least
         return unseen and not (partly and self._is_dead(one, fault))
+
+    def _is_only_compared(self, one: _Set, fault: _Fault) -> bool:
+        """Return whether another finite value of a call leaves the float64 answer as it is, and an infinite one not."""
+
+        def is_same(to: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+            try:
+                with Calls(fault.twin, partial(_with_results, to=to)):
+                    answers = self._oracle.exact(self._oracle.models.wide, copied(one.values))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # the reference itself checks it
+                return False
+            return all(map(same_bits, answers, one.answers))
+
+        infinities = (partial(torch.full_like, fill_value=sign * torch.inf) for sign in (1, -1))
+        return is_same(lambda value: 1.25 * value + 0.25) and not all(map(is_same, infinities))
 
     def _is_dead(self, one: _Set, fault: _Fault) -> bool:
         """Return whether NaN in a part of a call's result, or in the tiles left out, reaches no output."""
@@ -385,6 +409,15 @@ class _Replaced:
                 self.changed = self.changed or not same_bits(one[self._part], other[self._part])
                 one[self._part] = other[self._part]
         return result
+
+
+def _with_results(call: Call, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Execute a call and change its floating-point results."""
+
+    def changed(value: torch.Tensor) -> torch.Tensor:
+        return to(value) if value.is_floating_point() else value
+
+    return tree_map_only(torch.Tensor, changed, call.func(*call.args, **call.kwargs))
 
 
 def _as_large_as_may_be(value: Any) -> Any:
