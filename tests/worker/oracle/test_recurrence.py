@@ -17,6 +17,8 @@ INPUTS = {
     "x = torch.randn(64, 64)": False,
     "x = torch.randn(64, 64).relu()": False,
     "x = torch.randn(64, 64).sign()": False,
+    "x = torch.randn(160, 1).bfloat16()": False,
+    "x = torch.randn(12).bfloat16()": False,
     "x = torch.cat([torch.randn(32, 64), torch.zeros(32, 64)])": False,
     "x = torch.randint(0, 50000, (64, 64)).float()": False,
     "x = torch.cat([torch.randn(60, 64), torch.arange(256.0).view(4, 64)])": True,
@@ -76,6 +78,16 @@ def test_bytes_to_move_are_those_of_the_draws_that_have_most_in_common() -> None
     assert again(table[[0, 1, 0]]) == 2.0, "a table is read, too"
     assert again(torch.cat([new, torch.zeros(3, 512, 8)], 1)) == 0.5
     assert again(torch.relu(new)) < 0.02, "single elements that come again are written with their neighbours"
+
+
+def test_few_equal_elements_of_short_draws_tell_nothing() -> None:
+    torch.manual_seed(0)
+    for size in (2, 16, 160, 300, 2000):
+        for _ in range(10):
+            windows = Windows(7)
+            for _ in range(64):
+                windows.add(torch.randn(size).bfloat16().view(torch.int16).long())
+            assert windows.share <= 0.01, size
 
 
 def test_fills_tell_nothing() -> None:

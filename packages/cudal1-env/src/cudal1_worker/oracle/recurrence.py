@@ -42,6 +42,8 @@ _CHANGES = 3
 """Windows with fewer changes of value do not count: fills and edges recur by chance."""
 SHARE = 0.01
 """An input is reported if more than this share recurs."""
+_LEAST_EQUAL = 8
+"""Fewer equal elements of two draws do not count, if there are more: in bfloat16, two of 160 often are by chance."""
 _RARE = 1.0 / 512
 """A single element counts if its value is at most this frequent: more frequent values recur by chance."""
 _FACTOR = 0x5851F42D4C957F2D
@@ -188,10 +190,12 @@ def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
 
 def _same_places(drawn: torch.Tensor) -> float:
     """Return the share of equal elements in the two draws with most in common, for shape (draws, elements)."""
+    least = min(_LEAST_EQUAL, drawn.shape[1])
     _, place, counts = drawn.unique(return_inverse=True, return_counts=True)
     telling = (counts <= _RARE * drawn.numel())[place]
-    pairs = [((drawn[k + 1 :] == drawn[k]) & telling[k]).double().mean(1).max() for k in range(len(drawn) - 1)]
-    return float(torch.stack(pairs).max()) if pairs else 0.0
+    pairs = [((drawn[k + 1 :] == drawn[k]) & telling[k]).sum(1).max() for k in range(len(drawn) - 1)]
+    most = int(torch.stack(pairs).max()) if pairs else 0
+    return most / drawn.shape[1] if most >= least else 0.0
 
 
 class Windows:
@@ -212,7 +216,7 @@ class Windows:
         """Add the next draw's elements, as integers."""
         if not len(flat):
             return
-        self._single.append(flat[_places(len(flat), self._secret, flat)])
+        self._single.append(flat[_places(len(flat), self._secret, flat)] if len(flat) > _SOME else flat)
         self._length = self._length or window_length(flat)
         if self._length > len(flat):
             return
