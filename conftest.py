@@ -24,7 +24,10 @@ settings.load_profile("cudal1")
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
 JUDGES = (
-    "tests/env/judge/",
+    "tests/env/judge/test_",
+    "tests/env/judge/device/",
+    "tests/env/judge/measure/",
+    "tests/env/judge/oracle/",
     "tests/env/testing/",
     "tests/env/baselines/",
     "tests/env/test_env_judge.py",
