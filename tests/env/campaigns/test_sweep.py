@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -259,6 +260,15 @@ def test_a_broken_machine_ends_the_sweep_and_keeps_finished_lines(tmp_path: Path
     with pytest.raises(MachineError, match=r"2 of 5 programs are kept in .*out\.jsonl"):
         go(release, out)
     assert len(SweepFile(out, device="cpu", precision="training").lines) == 2
+
+
+def test_a_full_disk_ends_the_sweep_and_the_same_command_resumes(small_disk: Path, release: Path) -> None:
+    out, filler = small_disk / "out.jsonl", small_disk / "filler"
+    filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 4096))
+    with pytest.raises(MachineError, match=r"cannot write to .*out\.jsonl: No space left.*; 2 of 5 programs are kept"):
+        go(release, out)
+    filler.unlink()
+    assert len(go(release, out)) == out.read_bytes().count(b"\n") == 5
 
 
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, release: Path) -> None:
