@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -115,9 +117,9 @@ class Serve:
         from cudal1_env.service.server import Server, listen
         from cudal1_env.service.store import Store
 
-        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or self.limits.deadline_s <= 0:
+        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or not 0 < self.limits.deadline_s < math.inf:
             raise SettingsError(
-                f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s above 0, got "
+                f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s finite and above 0, got "
                 f"{self.limits.max_queue}, {self.limits.max_body_bytes} and {self.limits.deadline_s}"
             )
         tokens = read_tokens(self.address.token_file, self.address.host)
@@ -144,12 +146,12 @@ class Serve:
             Metrics(),
             max_queued=self.limits.max_queue,
         )
-        server = Server(dispatcher, options)
-        at = ", ".join(slot.name for slot in dispatcher.slots)
-        url = f"http://{self.address.host}:{address.getsockname()[1]}"
-        log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
-        server.run(sockets=[address])
-        dispatcher.store.close()
+        with contextlib.closing(dispatcher):
+            server = Server(dispatcher, options)
+            at = ", ".join(slot.name for slot in dispatcher.slots)
+            url = f"http://{self.address.host}:{address.getsockname()[1]}"
+            log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
+            server.run(sockets=[address])
         log("stopped; what judges had taken is finished")
         return 0
 
