@@ -641,12 +641,17 @@ def children(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_command_ends_at_ctrl_c_while_its_judge_starts() -> None:
-    process = serve()
+def test_the_command_warns_of_readable_tokens_and_ends_at_ctrl_c_while_its_judge_starts(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("0123456789abcdef\n")
+    tokens.chmod(0o644)
+    process = serve("--token-file", str(tokens))
     try:
         wait_until(lambda: children(process.pid), 60)
         process.send_signal(signal.SIGINT)
-        assert "interrupted" in process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=60)[1]
+        assert f"chmod 600 {tokens}" in errors
+        assert "interrupted" in errors
         assert process.returncode == 130
     finally:
         process.kill()

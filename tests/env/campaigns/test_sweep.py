@@ -15,6 +15,7 @@ import pytest
 from cudal1_data import BrokenTaskError, Task, UnknownTaskError
 from cudal1_env.baselines.compare import strongest_of
 from cudal1_env.campaigns.sweep import Program, SweepFile, SweepLine, read_programs, summarise, sweep
+from cudal1_env.cli import main
 from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
@@ -260,6 +261,24 @@ def test_a_broken_machine_ends_the_sweep_and_keeps_finished_lines(tmp_path: Path
     with pytest.raises(MachineError, match=r"2 of 5 programs are kept in .*out\.jsonl"):
         go(release, out)
     assert len(SweepFile(out, device="cpu", precision="training").lines) == 2
+
+
+def test_a_join_says_how_many_programs_no_part_has(
+    tmp_path: Path, release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part, out = tmp_path / "part-0.jsonl", tmp_path / "all.jsonl"
+    go(release, part)
+    lines = part.read_bytes().splitlines(keepends=True)
+    for kept, told in ((lines, ""), (lines[:3], "2 of 5 programs have no verdict in these files")):
+        out.unlink(missing_ok=True)
+        part.write_bytes(b"".join(kept))
+        command = ["cudal1-env", "sweep", str(release), "--device", "cpu", "--precision", "training"]
+        monkeypatch.setattr("sys.argv", [*command, "--out", str(out), "--join", str(part), str(part)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert capsys.readouterr().err.partition(";")[0].strip() == told
+        assert out.read_bytes() == part.read_bytes()
 
 
 def test_a_full_disk_ends_the_sweep_and_the_same_command_resumes(small_disk: Path, release: Path) -> None:

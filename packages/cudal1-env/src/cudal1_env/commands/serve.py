@@ -123,6 +123,8 @@ class Serve:
                 f"{self.limits.max_queue}, {self.limits.max_body_bytes} and {self.limits.deadline_s}"
             )
         tokens = read_tokens(self.address.token_file, self.address.host)
+        if self.address.token_file is not None and self.address.token_file.stat().st_mode & 0o077:
+            log(f"other users of this machine may read the token file; type: chmod 600 {self.address.token_file}")
         device = resolve_device(self.machine.device)
         require_layers(self.machine.require_sandbox, available_layers(device))
         tasks, audits = _loaded(self.suite, device)
