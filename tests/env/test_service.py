@@ -376,6 +376,16 @@ def test_a_restarted_service_returns_the_same_record(tmp_path: Path) -> None:
         assert len(service.judges[0].jobs) == 1
 
 
+def test_a_stored_record_that_cannot_be_read_is_judged_again(tmp_path: Path) -> None:
+    sent = order(program(2.0))
+    with serving(store=tmp_path / "store") as service:
+        assert post(service, sent)[0] == 200
+        service.dispatcher.store._db.execute("UPDATE verdicts SET record = '{}'")
+        status, _, reply = post(service, sent)
+        assert (status, reply["outcomes"][0]["record"]["ordinal"]) == (200, 2)
+        assert post(service, sent)[2] == reply
+
+
 def test_a_service_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as service:
         url, port = service.url, int(service.url.rsplit(":", 1)[1])

@@ -114,7 +114,7 @@ class Serve:
         from cudal1_env.service.app import AppOptions
         from cudal1_env.service.dispatch import Dispatcher
         from cudal1_env.service.metrics import Metrics
-        from cudal1_env.service.server import Server, listen
+        from cudal1_env.service.server import Server, listen, url_of
         from cudal1_env.service.store import Store
 
         if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or not 0 < self.limits.deadline_s < math.inf:
@@ -151,7 +151,7 @@ class Serve:
         with contextlib.closing(dispatcher):
             server = Server(dispatcher, options)
             at = ", ".join(slot.name for slot in dispatcher.slots)
-            url = f"http://{self.address.host}:{address.getsockname()[1]}"
+            url = url_of(self.address.host, address.getsockname()[1])
             log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
             server.run(sockets=[address])
         log("stopped; what judges had taken is finished")

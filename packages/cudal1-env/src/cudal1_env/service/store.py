@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudal1_data.hashes import digest
+from pydantic import ValidationError
 
 from cudal1_env.errors import MachineError
 from cudal1_env.records import PROTOCOL_VERSION, Evaluation
@@ -100,7 +101,10 @@ class Store:
             ) from error
 
     def find(self, key: Key) -> Evaluation | None:
-        """Return the verdict on a job, if there is one; None also if the file cannot be read (`fault`)."""
+        """Return the verdict on a job, if there is one that this version can read.
+
+        If the file cannot be read, `fault` says why.
+        """
         with self._lock:
             if key.job in self._unkept:
                 return self._unkept[key.job][1]
@@ -109,7 +113,10 @@ class Store:
             except sqlite3.Error as error:
                 self._broke(error)
                 return None
-        return Evaluation.model_validate_json(rows[0][0]) if rows else None
+        try:
+            return Evaluation.model_validate_json(rows[0][0]) if rows else None
+        except ValidationError:  # of another version: judged again
+            return None
 
     def add(self, key: Key, salt: str, evaluation: Evaluation) -> Evaluation:
         """Store a verdict; return it with its salt, and with its ordinal unless it cannot be written (`fault`)."""
