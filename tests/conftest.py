@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cudal1_env.judge import Judge
@@ -21,3 +24,21 @@ def judge() -> Iterator[Judge]:
     """A shared judge for tests that do not change it, so that they share a task's oracle."""
     with Judge(QUICK) as one:
         yield one
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small tmpfs")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

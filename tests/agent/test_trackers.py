@@ -104,6 +104,15 @@ def test_a_tracker_that_is_not_installed_is_refused_before_the_run(monkeypatch: 
         check_trackers(("trackio",))
 
 
+def test_a_folder_of_earlier_runs_is_not_taken_for_an_installed_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="report_to names wandb, which is not installed"):
+        check_trackers(("wandb",))
+
+
 def test_report_to_in_a_table_of_trl_is_refused(tmp_path: Path) -> None:
     settings = with_flags(SETTINGS, {"sft": {"trl": {"report_to": ["wandb"]}}})
     with pytest.raises(ConfigError, match="to the top of the config file"):

@@ -118,7 +118,7 @@ def serving(
         gate.set()
         server.handle_exit(15, None)
         thread.join(30)
-        dispatcher.store.close()
+        dispatcher.close()
 
 
 class SlowJudge(PreparedJudge):

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -251,24 +250,6 @@ def test_kill_9_loses_nothing_that_was_added(tmp_path: Path) -> None:
         assert len(seen) - 1 <= len(ids) <= len(seen) + 1
         archive.add(evaluation(identity="after"))
     check_integrity(path)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small tmpfs")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_says_so_and_loses_nothing(small_disk: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import http.server
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -33,6 +35,7 @@ from cudal1_env.service.metrics import Metrics
 from cudal1_env.service.server import listen
 from cudal1_env.service.slot import Slot
 from cudal1_env.service.store import Store
+from cudal1_env.wire import Order, Orders
 from doubles.evaluator import evaluation, program, suite, task
 from env.services import MODEL, FailingJudge, PreparedJudge, Running, broken_judge, serving
 
@@ -213,6 +216,11 @@ def test_a_bad_body_is_refused_with_a_sentence(service: Running, body: bytes, st
     assert b'"x' not in body or "at least 1 item" not in reply["message"]
 
 
+def test_a_commitment_that_utf8_cannot_hold_is_refused_with_a_sentence(service: Running) -> None:
+    status, _, text = ask(service, "POST", "/v1/seeds", b'{"commitments": ["\\ud800"]}')
+    assert (status, json.loads(text)["error"]) == (422, "invalid")
+
+
 def test_an_oversized_body_is_refused_before_it_is_read(service: Running) -> None:
     status, _, text = ask(service, "POST", "/v1/verdicts", b"{}", JSON | {"Content-Length": str(1 << 40)})
     assert (status, json.loads(text)["error"]) == (413, "too_large")
@@ -258,6 +266,10 @@ def test_a_token_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("CUDAL1_TOKEN", "0123456789abcdef")
         with RemoteEvaluator(service.url) as remote:
             assert remote.evaluate(ADD, program()).correct
+        with RemoteEvaluator(service.url, token="0123456789abcdef\n") as remote:
+            assert remote.evaluate(ADD, program()).correct
+        with pytest.raises(SettingsError, match="one line of the token file"):
+            RemoteEvaluator(service.url, token="0123456789abcdef\nfedcba9876543210\n")
 
 
 def test_other_addresses_than_loopback_need_a_token_file(tmp_path: Path) -> None:
@@ -364,6 +376,16 @@ def test_a_restarted_service_returns_the_same_record(tmp_path: Path) -> None:
         assert len(service.judges[0].jobs) == 1
 
 
+def test_a_stored_record_that_cannot_be_read_is_judged_again(tmp_path: Path) -> None:
+    sent = order(program(2.0))
+    with serving(store=tmp_path / "store") as service:
+        assert post(service, sent)[0] == 200
+        service.dispatcher.store._db.execute("UPDATE verdicts SET record = '{}'")
+        status, _, reply = post(service, sent)
+        assert (status, reply["outcomes"][0]["record"]["ordinal"]) == (200, 2)
+        assert post(service, sent)[2] == reply
+
+
 def test_a_service_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as service:
         url, port = service.url, int(service.url.rsplit(":", 1)[1])
@@ -375,6 +397,50 @@ def test_a_service_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture)
     assert port
 
 
+@contextlib.contextmanager
+def page(status: int, *, after_health: bytes = b"") -> Iterator[str]:
+    """A web server that answers with a page, except for what `/health` may say."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            healthy = after_health and self.path == "/health"
+            text = after_health if healthy else b"<html>It works!</html>"
+            self.send_response(200 if healthy else status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_page_of_another_server_is_not_taken_for_a_reply(service: Running, status: int, healthy: bool) -> None:
+    about = ask(service, "GET", "/health")[2] if healthy else b""
+    told = rf"status {status}: <html>It works!</html>; check the address"
+    with page(status, after_health=about) as url, pytest.raises(MachineError, match=told):
+        RemoteEvaluator(url, patience_s=0.3).evaluate(ADD, program())
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8011", "http://", "http://a:99999", "http://a:port", "http://[::1", "http://a..b", "http://a b"]
+)
+def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"is not the URL of a service .*; write it as http://HOST:PORT"):
+        RemoteEvaluator(url)
+
+
 def test_verdicts_are_told_when_the_store_is_full(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as other:
         other.dispatcher.store._db.execute("PRAGMA max_page_count = 1")
@@ -384,6 +450,27 @@ def test_verdicts_are_told_when_the_store_is_full(service: Running, monkeypatch:
         assert post(other, sent)[2] == reply
         assert "full" in json.loads(ask(other, "GET", "/health")[2])["messages"][0]
         assert json.loads(ask(other, "GET", "/health")[2])["state"] == "degraded"
+
+
+def test_a_store_that_was_full_gets_all_once_there_is_room(small_disk: Path) -> None:
+    path, filler = small_disk / "store", small_disk / "filler"
+    with serving(store=path) as service:
+        post(service, order(program(2.0, "first")))
+        filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096))
+        sent = [order(program(2.0, f"{number} {'x' * 9000}")) for number in range(4)]
+        told = [post(service, one)[2]["outcomes"][0]["record"] for one in sent]
+        service.dispatcher.store.disclose({"c0ffee": "5eed"})
+        assert post(service, order(sent[0]["program"], salt="again"))[0] == 200
+        assert "full" in json.loads(ask(service, "GET", "/health")[2])["messages"][0]
+        filler.unlink()
+        post(service, order(program(2.0, "last")))
+        assert json.loads(ask(service, "GET", "/health")[2])["state"] == "ok"
+    with serving(store=path) as service:
+        again = [post(service, one)[2]["outcomes"][0]["record"] for one in sent]
+        assert [one["id"] for one in again] == [one["id"] for one in told]
+        assert service.dispatcher.store.seeds(["c0ffee"]) == {"c0ffee": "5eed"}
+        drawn = post(service, order(sent[0]["program"], salt="third"))[2]["outcomes"][0]["record"]
+        assert (drawn["ordinal"], len(service.judges[0].jobs)) == (3, 1)
 
 
 def test_the_store_drops_its_oldest_verdicts(tmp_path: Path) -> None:
@@ -551,20 +638,60 @@ def test_a_service_that_is_killed_in_the_middle_loses_nothing(repository: Path, 
             second.communicate()
 
 
+def serve(*arguments: str) -> subprocess.Popen[str]:
+    """The command in a process, on the CPU and a free port."""
+    command = [sys.executable, "-c", "from cudal1_env.cli import main; main()", "serve", "--device", "cpu"]
+    return subprocess.Popen([*command, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True)
+
+
+def children(pid: int) -> list[str]:
+    """Pids of a process's children."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [one for thread in threads for one in (thread / "children").read_text().split()]
+
+
 @pytest.mark.slow
-def test_the_command_serves_real_verdicts_and_ends_clean(tmp_path: Path) -> None:
+def test_the_command_warns_of_readable_tokens_and_ends_at_ctrl_c_while_its_judge_starts(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("0123456789abcdef\n")
+    tokens.chmod(0o644)
+    process = serve("--token-file", str(tokens))
+    try:
+        wait_until(lambda: children(process.pid), 60)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+        assert f"chmod 600 {tokens}" in errors
+        assert "interrupted" in errors
+        assert process.returncode == 130
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_second_stop_signal_loses_no_verdict(tmp_path: Path) -> None:
+    process = serve("--store", str(tmp_path / "store"))
+    try:
+        assert process.stderr is not None
+        url = next(part for part in process.stderr.readline().split() if part.startswith("http://"))
+        task = load_suite("starter", device="cpu")["matvec_chain"]
+        one = Order(task=task.id, reference_sha256=digest(task.source), program=f"{task.source}\n\nModelNew = Model\n")
+        with contextlib.closing(RemoteEvaluator(url)) as remote:
+            remote._post(Orders(jobs=(one,)))
+            wait_until(lambda: b"judging" in remote._once("GET", "/status", None, 10.0)[2])
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert "finished" in process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store")) as db:
+        assert db.execute("SELECT count(*) FROM verdicts").fetchall() == [(1,)]
+
+
+@pytest.mark.slow
+def test_the_command_serves_real_verdicts_and_ends_clean() -> None:
     suite = load_suite("starter", device="cpu")
-    command = [
-        sys.executable,
-        "-c",
-        "from cudal1_env.cli import main; main()",
-        "serve",
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = serve()
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -579,8 +706,7 @@ def test_the_command_serves_real_verdicts_and_ends_clean(tmp_path: Path) -> None
         assert not wrong.correct
         assert right.seed is None
         assert right.seed_commitment is not None
-        threads = Path(f"/proc/{process.pid}/task").iterdir()
-        judges = [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        judges = children(process.pid)
         assert len(judges) == 1
     finally:
         process.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import pytest
 from cudal1_data import BrokenTaskError, Task, UnknownTaskError
 from cudal1_env.baselines.compare import strongest_of
 from cudal1_env.campaigns.sweep import Program, SweepFile, SweepLine, read_programs, summarise, sweep
+from cudal1_env.cli import main
 from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
@@ -259,6 +261,33 @@ def test_a_broken_machine_ends_the_sweep_and_keeps_finished_lines(tmp_path: Path
     with pytest.raises(MachineError, match=r"2 of 5 programs are kept in .*out\.jsonl"):
         go(release, out)
     assert len(SweepFile(out, device="cpu", precision="training").lines) == 2
+
+
+def test_a_join_says_how_many_programs_no_part_has(
+    tmp_path: Path, release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part, out = tmp_path / "part-0.jsonl", tmp_path / "all.jsonl"
+    go(release, part)
+    lines = part.read_bytes().splitlines(keepends=True)
+    for kept, told in ((lines, ""), (lines[:3], "2 of 5 programs have no verdict in these files")):
+        out.unlink(missing_ok=True)
+        part.write_bytes(b"".join(kept))
+        command = ["cudal1-env", "sweep", str(release), "--device", "cpu", "--precision", "training"]
+        monkeypatch.setattr("sys.argv", [*command, "--out", str(out), "--join", str(part), str(part)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert capsys.readouterr().err.partition(";")[0].strip() == told
+        assert out.read_bytes() == part.read_bytes()
+
+
+def test_a_full_disk_ends_the_sweep_and_the_same_command_resumes(small_disk: Path, release: Path) -> None:
+    out, filler = small_disk / "out.jsonl", small_disk / "filler"
+    filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 4096))
+    with pytest.raises(MachineError, match=r"cannot write to .*out\.jsonl: No space left.*; 2 of 5 programs are kept"):
+        go(release, out)
+    filler.unlink()
+    assert len(go(release, out)) == out.read_bytes().count(b"\n") == 5
 
 
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, release: Path) -> None:

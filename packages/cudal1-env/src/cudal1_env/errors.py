@@ -15,7 +15,9 @@ EnvError                      anything below
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Generator
+from pathlib import Path
 
 from cudal1_data.suggest import did_you_mean
 
@@ -61,6 +63,17 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
 
 class MachineError(EnvError):
     """A failure of the machine, never of the candidate."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Raise a `MachineError` that names the path where the block cannot write there, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"cannot write to {path}: {error.strerror}; free some space, or choose another folder"
+        ) from error
 
 
 class NoRoomError(MachineError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -15,11 +16,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from cudal1_env.errors import MachineError, SettingsError, TaskError
 from cudal1_env.evaluator import ByEach
@@ -38,6 +39,11 @@ _FIRST_S = 30.0
 """How long the first request is repeated: the service may be starting, or the address may be wrong."""
 _log = logging.getLogger(__name__)
 
+_Reply = TypeVar("_Reply")
+_ABOUT = TypeAdapter(About)
+_OUTCOMES = TypeAdapter(Outcomes)
+_SEEDS = TypeAdapter(dict[str, str])
+
 
 class RemoteEvaluator(ByEach):
     """An `Evaluator` whose judges are behind a URL.
@@ -54,18 +60,19 @@ class RemoteEvaluator(ByEach):
         patience_s: How long the service may be unreachable or failing; for the first request, at most 30 s.
 
     Raises:
-        SettingsError: The URL is invalid.
+        SettingsError: The URL or the token is invalid.
     """
 
     def __init__(
         self, url: str, *, token: str | None = None, salt: str | None = None, patience_s: float = 600.0
     ) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{url!r} is not the URL of a service; write it as http://HOST:PORT")
         self.url = url.rstrip("/")
-        self._parts = parts
-        self._token = os.environ.get(TOKEN, "") if token is None else token
+        self._parts = _parts(url)
+        self._token = (os.environ.get(TOKEN, "") if token is None else token).strip()
+        if not (self._token.isascii() and self._token.isprintable()):
+            raise SettingsError(
+                f"the token is not one line of ASCII text; set {TOKEN}, or token=, to one line of the token file"
+            )
         self._salt = uuid.uuid4().hex if salt is None else salt
         self._patience_s = patience_s
         self._drawn: Counter[tuple[str, str, str, str]] = Counter()
@@ -84,7 +91,7 @@ class RemoteEvaluator(ByEach):
             SettingsError: The service has another protocol version, or refuses the token.
         """
         if self._known is None:
-            about = About.model_validate_json(self._ask("GET", "/health", None, 0.0, min(self._patience_s, _FIRST_S)))
+            about = self._ask("GET", "/health", None, 0.0, _ABOUT, min(self._patience_s, _FIRST_S))
             if about.protocol != PROTOCOL_VERSION:
                 raise SettingsError(
                     f"{self.url} uses protocol {about.protocol} and this client {PROTOCOL_VERSION}; their "
@@ -154,7 +161,7 @@ class RemoteEvaluator(ByEach):
         found: dict[str, str] = {}
         for start in range(0, len(asked), 1024):
             body = json.dumps({"commitments": asked[start : start + 1024]}).encode()
-            found |= json.loads(self._ask("POST", "/v1/seeds", body, 0.0))
+            found |= self._ask("POST", "/v1/seeds", body, 0.0, _SEEDS)
         return found
 
     def close(self) -> None:
@@ -227,12 +234,22 @@ class RemoteEvaluator(ByEach):
 
     def _post(self, orders: Orders) -> Outcomes:
         body = orders.model_dump_json(exclude_none=True).encode()
-        return Outcomes.model_validate_json(self._ask("POST", "/v1/verdicts", body, orders.wait_s))
+        return self._ask("POST", "/v1/verdicts", body, orders.wait_s, _OUTCOMES)
 
     # --- HTTP --------------------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, path: str, body: bytes | None, wait_s: float, patience_s: float | None = None) -> bytes:
-        """Return the body of a reply; repeat the request while the service is unreachable, failing or busy.
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        wait_s: float,
+        form: TypeAdapter[_Reply],
+        patience_s: float | None = None,
+    ) -> _Reply:
+        """Return a reply; repeat the request while the service is unreachable, failing or busy.
+
+        What answers 200 in another form, such as a proxy's page, is not the service: it counts as unreachable.
 
         Raises:
             MachineError: The service fails for longer than `patience_s` (default: the evaluator's).
@@ -247,10 +264,11 @@ class RemoteEvaluator(ByEach):
             except (OSError, http.client.HTTPException) as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
-                if status in (200, 202) or (status == 503 and path == "/v1/verdicts" and _has_outcomes(text)):
-                    return text
+                if status in (200, 202) or (status == 503 and form is _OUTCOMES):
+                    with contextlib.suppress(ValidationError):
+                        return form.validate_json(text)
                 message = _message(text)
-                if status < 500 and status not in (408, 429):
+                if status < 500 and status not in (200, 202, 408, 429):
                     raise SettingsError(f"{self.url} refuses (status {status}): {message}{self._hint(status)}")
                 problem = f"status {status}: {message}"
                 pause_s = max(pause_s, retry_after) if status == 429 else pause_s
@@ -301,8 +319,21 @@ def _pause_s(attempt: int) -> float:
     return min(_MAX_PAUSE_S, 0.25 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
 
 
-def _has_outcomes(text: bytes) -> bool:
-    return text.startswith(b'{"outcomes"')
+def _parts(url: str) -> urllib.parse.SplitResult:
+    """Return the parts of a service's URL.
+
+    Raises:
+        SettingsError: It is not a URL that HTTP can reach.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it lacks http:// or the host")
+        parts.hostname.encode("idna")  # so do sockets
+        http.client.HTTPConnection(parts.hostname, parts.port)  # opens no connection
+    except (ValueError, http.client.InvalidURL) as error:
+        raise SettingsError(f"{url!r} is not the URL of a service ({error}); write it as http://HOST:PORT") from error
+    return parts
 
 
 def _message(text: bytes) -> str:

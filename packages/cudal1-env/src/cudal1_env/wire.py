@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from cudal1_env.records import Device, Evaluation, Precision
 
@@ -68,6 +68,12 @@ class Outcome(BaseModel):
     message: str = ""
     """Why there is no verdict, as a sentence."""
 
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if (self.kind == "verdict") != (self.record is not None):
+            raise ValueError(f"expected a record with a verdict and nothing else, got {self.kind}")
+        return self
+
 
 class Outcomes(BaseModel):
     """Reply to `Orders`."""
@@ -117,5 +123,5 @@ class Commitments(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    commitments: tuple[str, ...] = Field(max_length=4096)
+    commitments: tuple[Text, ...] = Field(max_length=4096)
     """Seed commitments of records."""

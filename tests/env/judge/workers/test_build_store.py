@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.workers import build_store
 from cudal1_env.judge.workers.build_folders import copy_plain
 from cudal1_env.judge.workers.build_store import BuildKey, BuildStore
@@ -145,6 +146,20 @@ def test_a_full_disk_keeps_nothing(store: BuildStore, tmp_path: Path, monkeypatc
     monkeypatch.setattr(build_store, "copy_plain", full)
     store.keep(KEY, made(tmp_path / "snapshot"), "")
     assert not list(store.folder.iterdir())
+
+
+def test_a_full_disk_is_the_machines_fault_and_costs_no_entry(
+    store: BuildStore, tmp_path: Path, small_disk: Path
+) -> None:
+    large = made(tmp_path / "snapshot", size_bytes=200_000)
+    store.keep(KEY, large, "")
+    (small_disk / "filler").write_bytes(bytes(1_000_000))
+    with pytest.raises(MachineError, match=r"cannot write to .*: No space left on device; free some space"):
+        found(store, KEY, small_disk / "target")
+    assert found(store, KEY, tmp_path / "target") == "object"
+    full = BuildStore(1 << 20, small_disk / "store")
+    full.keep(KEY, large, "")
+    assert not list(full.folder.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_no_store(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ def check_trackers(names: tuple[Tracker, ...]) -> None:
         ConfigError: A tracker is not installed.
     """
     for name in names:
-        if find_spec(name) is None:
+        found = find_spec(name)
+        if found is None or found.origin is None:  # a folder of earlier runs in the current one is no package
             raise ConfigError(f"report_to names {name}, which is not installed: pip install {name}, or leave it out")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -112,15 +114,17 @@ class Serve:
         from cudal1_env.service.app import AppOptions
         from cudal1_env.service.dispatch import Dispatcher
         from cudal1_env.service.metrics import Metrics
-        from cudal1_env.service.server import Server, listen
+        from cudal1_env.service.server import Server, listen, url_of
         from cudal1_env.service.store import Store
 
-        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or self.limits.deadline_s <= 0:
+        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or not 0 < self.limits.deadline_s < math.inf:
             raise SettingsError(
-                f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s above 0, got "
+                f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s finite and above 0, got "
                 f"{self.limits.max_queue}, {self.limits.max_body_bytes} and {self.limits.deadline_s}"
             )
         tokens = read_tokens(self.address.token_file, self.address.host)
+        if self.address.token_file is not None and self.address.token_file.stat().st_mode & 0o077:
+            log(f"other users of this machine may read the token file; type: chmod 600 {self.address.token_file}")
         device = resolve_device(self.machine.device)
         require_layers(self.machine.require_sandbox, available_layers(device))
         tasks, audits = _loaded(self.suite, device)
@@ -144,12 +148,12 @@ class Serve:
             Metrics(),
             max_queued=self.limits.max_queue,
         )
-        server = Server(dispatcher, options)
-        at = ", ".join(slot.name for slot in dispatcher.slots)
-        url = f"http://{self.address.host}:{address.getsockname()[1]}"
-        log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
-        server.run(sockets=[address])
-        dispatcher.store.close()
+        with contextlib.closing(dispatcher):
+            server = Server(dispatcher, options)
+            at = ", ".join(slot.name for slot in dispatcher.slots)
+            url = url_of(self.address.host, address.getsockname()[1])
+            log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
+            server.run(sockets=[address])
         log("stopped; what judges had taken is finished")
         return 0
 

@@ -94,7 +94,10 @@ class Sweep(Campaign):
             join=self.parts.join,
         )
         if self.parts.join:
-            report = summarise(joined(found.programs, file), without=found.without)
+            lines = joined(found.programs, file)
+            if len(lines) < (count := len(found.programs)):
+                log(f"{count - len(lines)} of {count} programs have no verdict in these files; run their parts again")
+            report = summarise(lines, without=found.without)
             print(report.model_dump_json() if self.json else report.text())
             return 0
         if file.programs:

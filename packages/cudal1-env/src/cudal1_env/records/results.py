@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cudal1_env.errors import RecordError
+from cudal1_env.errors import RecordError, writing
 
 Line = TypeVar("Line")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -91,14 +91,19 @@ class ResultsFile(Generic[Line]):
         return [*self._others, *self.lines]
 
     def add(self, line: Line) -> Line:
-        """Append a line and return it after it has reached the disk."""
-        self.lines.append(line)
+        """Append a line and return it after it has reached the disk.
+
+        Raises:
+            MachineError: It cannot be written, as on a full disk.
+        """
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(self.form.write(line) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            with writing(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("ab") as file:
+                    file.write(self.form.write(line) + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+        self.lines.append(line)
         return line
 
 

@@ -210,8 +210,8 @@ def _reply(outcomes: Sequence[Outcome]) -> Response:
 def _about(dispatcher: Dispatcher, facts: JudgeFacts, options: AppOptions) -> About:
     serving = sum(slot.serving for slot in dispatcher.slots)
     messages = [f"{slot.name}: {slot.message}" for slot in dispatcher.slots if slot.message]
-    messages += [dispatcher.store_fault] if dispatcher.store_fault else []
-    whole = serving == len(dispatcher.slots) and not dispatcher.store_fault
+    messages += [dispatcher.store.fault] if dispatcher.store.fault else []
+    whole = serving == len(dispatcher.slots) and not dispatcher.store.fault
     return About(
         state="stopping" if dispatcher.stopping else "broken" if not serving else "ok" if whole else "degraded",
         messages=tuple(messages),
@@ -240,5 +240,5 @@ def _status(dispatcher: Dispatcher) -> Status:
         oldest_s=round(dispatcher.oldest_s, 3),
         judges=judges,
         waiting_for=waiting,
-        store_fault=dispatcher.store_fault,
+        store_fault=dispatcher.store.fault,
     )

@@ -93,15 +93,11 @@ class Dispatcher:
         self.store = store
         self.metrics = metrics
         self.max_queued = max_queued
-        self.store_fault = ""
-        """Why verdicts are not stored; empty if they are."""
         self._max_batch = max_batch
         self._retry_s = retry_s
         self._wake = threading.Condition()
         self._queue: OrderedDict[str, Job] = OrderedDict()
         self._leased: dict[str, Job] = {}
-        self._unkept: OrderedDict[str, Evaluation] = OrderedDict()
-        """The latest verdicts that could not be stored."""
         self.stopping = False
         self._threads = [threading.Thread(target=self._run, args=(slot,), name=slot.name) for slot in self.slots]
         metrics.queued.set_function(lambda: len(self._queue))
@@ -164,7 +160,7 @@ class Dispatcher:
                 known = self._queue.get(job.key.job) or self._leased.get(job.key.job)
                 if known is not None:
                     found[job.key.job] = known.future
-                elif (record := self._kept(job.key)) is not None:
+                elif (record := self.store.find(job.key)) is not None:
                     found[job.key.job] = Future()
                     found[job.key.job].set_result(record)
             self.metrics.repeated.inc(sum(job.key.job in found for job in jobs))
@@ -184,15 +180,6 @@ class Dispatcher:
             self.metrics.turned_away.inc()
             raise QueueFullError(max(1, min(60, len(self._queue) // (4 * len(self.slots)))))
 
-    def _kept(self, key: Key) -> Evaluation | None:
-        if (record := self._unkept.get(key.job)) is not None:
-            return record
-        try:
-            return self.store.find(key)
-        except MachineError as error:
-            self._store_broke(error)
-            return None
-
     def drain(self) -> None:
         """Accept no more jobs and drop the queue; judges finish the jobs that they have taken."""
         with self._wake:
@@ -206,6 +193,11 @@ class Dispatcher:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+
+    def close(self) -> None:
+        """`stop`, then close the store: also after Ctrl-C while judges start, and after a second stop signal."""
+        self.stop()
+        self.store.close()
 
     # --- batches -----------------------------------------------------------------------------------------------
 
@@ -238,7 +230,7 @@ class Dispatcher:
                 self._fault(slot, error, batch)
                 return
             finally:
-                self._disclose(judge)
+                self.store.disclose(judge.take_disclosed())
 
     def _take(self, slot: Slot) -> list[Job]:
         """Wait for jobs and take a batch; an empty one when the service stops."""
@@ -284,7 +276,7 @@ class Dispatcher:
                 self.metrics.refused.inc()
             else:
                 self.metrics.verdicts.labels(outcome.status).inc()
-                outcome = self._keep(job, outcome)
+                outcome = self.store.add(job.key, job.salt, outcome)
                 slot.verdicts += 1
             with self._wake:
                 slot.faults, slot.message = 0, ""
@@ -342,29 +334,3 @@ class Dispatcher:
 
     def _why_out(self) -> str:
         return "; ".join(f"{slot.name}: {slot.message}" for slot in self.slots if slot.message)
-
-    # --- the store ---------------------------------------------------------------------------------------------
-
-    def _keep(self, job: Job, evaluation: Evaluation) -> Evaluation:
-        """Store a verdict; if that fails, keep it in memory."""
-        try:
-            kept = self.store.add(job.key, job.salt, evaluation)
-        except MachineError as error:
-            self._store_broke(error)
-            self._unkept[job.key.job] = record = evaluation.model_copy(update={"salt": job.salt})
-            while len(self._unkept) > self.max_queued:
-                self._unkept.popitem(last=False)
-            return record
-        self.store_fault = ""
-        return kept
-
-    def _disclose(self, judge: SlotJudge) -> None:
-        try:
-            self.store.disclose(judge.take_disclosed())
-        except MachineError as error:
-            self._store_broke(error)
-
-    def _store_broke(self, error: MachineError) -> None:
-        if not self.store_fault:
-            log.error("%s", error)
-        self.store_fault = str(error)

@@ -40,6 +40,15 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+def url_of(host: str, port: int) -> str:
+    """Return the URL of an address.
+
+    >>> url_of("::1", 8011)
+    'http://[::1]:8011'
+    """
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Open the service's address; port 0 takes a free one.
 

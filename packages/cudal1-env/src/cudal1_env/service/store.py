@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cudal1_data.hashes import digest
+from pydantic import ValidationError
 
 from cudal1_env.errors import MachineError
 from cudal1_env.records import PROTOCOL_VERSION, Evaluation
 from cudal1_env.wire import Order
 
+log = logging.getLogger(__name__)
+
+_MAX_UNKEPT = 4096
+"""Maximum number of verdicts that wait in memory; the oldest are dropped first."""
 _TABLES = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -65,6 +72,8 @@ def _hash(parts: Iterable[str]) -> str:
 class Store:
     """Finished verdicts and disclosed seeds; thread-safe.
 
+    What cannot be written, as on a full disk, waits in memory and is written with the next verdict.
+
     Args:
         path: The file; None takes a temporary file, which is removed at the end.
         max_records: Maximum number of verdicts; the oldest are dropped first.
@@ -74,6 +83,11 @@ class Store:
     """
 
     def __init__(self, path: Path | None = None, *, max_records: int = 100_000) -> None:
+        self.fault = ""
+        """Why verdicts wait in memory; empty if they are stored."""
+        self._unkept: OrderedDict[str, tuple[Key, Evaluation]] = OrderedDict()
+        """Verdicts that could not be written yet, by job."""
+        self._unkept_seeds: dict[str, str] = {}
         self._lock = threading.Lock()
         self._max_records = max_records
         self._name = "the temporary store" if path is None else str(path)
@@ -87,48 +101,34 @@ class Store:
             ) from error
 
     def find(self, key: Key) -> Evaluation | None:
-        """Return the verdict on a job, if there is one.
+        """Return the verdict on a job, if there is one that this version can read.
 
-        Raises:
-            MachineError: The file cannot be read.
-        """
-        rows = self._run("SELECT record FROM verdicts WHERE key = ?", key.job)
-        return Evaluation.model_validate_json(rows[0][0]) if rows else None
-
-    def add(self, key: Key, salt: str, evaluation: Evaluation) -> Evaluation:
-        """Store a verdict; return it with its salt and ordinal.
-
-        Raises:
-            MachineError: It cannot be written, as on a full disk.
+        If the file cannot be read, `fault` says why.
         """
         with self._lock:
+            if key.job in self._unkept:
+                return self._unkept[key.job][1]
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                ((ordinal,),) = self._db.execute(
-                    "INSERT INTO draws VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count",
-                    (key.draw,),
-                ).fetchall()
-                record = evaluation.model_copy(update={"salt": salt, "ordinal": ordinal})
-                position = self._db.execute(
-                    "INSERT INTO verdicts (key, record) VALUES (?, ?)", (key.job, record.model_dump_json())
-                ).lastrowid
-                assert position is not None
-                self._db.execute("DELETE FROM verdicts WHERE position <= ?", (position - self._max_records,))
-                self._db.execute("COMMIT")
+                rows = self._db.execute("SELECT record FROM verdicts WHERE key = ?", (key.job,)).fetchall()
             except sqlite3.Error as error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise self._broken(error) from error
-        return record
+                self._broke(error)
+                return None
+        try:
+            return Evaluation.model_validate_json(rows[0][0]) if rows else None
+        except ValidationError:  # of another version: judged again
+            return None
+
+    def add(self, key: Key, salt: str, evaluation: Evaluation) -> Evaluation:
+        """Store a verdict; return it with its salt, and with its ordinal unless it cannot be written (`fault`)."""
+        with self._lock:
+            self._unkept[key.job] = key, evaluation.model_copy(update={"salt": salt})
+            return self._write() or self._unkept[key.job][1]
 
     def disclose(self, seeds: Mapping[str, str]) -> None:
-        """Store the seeds (hex) of retired pools by commitment.
-
-        Raises:
-            MachineError: They cannot be written.
-        """
-        for commitment, seed in seeds.items():
-            self._run("INSERT OR IGNORE INTO seeds VALUES (?, ?)", commitment, seed)
+        """Store the seeds (hex) of retired pools by commitment."""
+        with self._lock:
+            self._unkept_seeds |= seeds
+            self._write()
 
     def seeds(self, commitments: Iterable[str]) -> dict[str, str]:
         """Return the disclosed seeds (hex) of these commitments.
@@ -138,21 +138,61 @@ class Store:
         """
         found: dict[str, str] = {}
         for commitment in commitments:
-            for (seed,) in self._run("SELECT seed FROM seeds WHERE commitment = ?", commitment):
-                found[commitment] = seed
+            with self._lock:
+                try:
+                    rows = self._db.execute("SELECT seed FROM seeds WHERE commitment = ?", (commitment,)).fetchall()
+                except sqlite3.Error as error:
+                    raise self._broken(error) from error
+            found |= {commitment: rows[0][0]} if rows else {}
         return found
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
+            self._write()
             self._db.close()
 
-    def _run(self, sql: str, *values: str) -> list[tuple[str]]:
-        with self._lock:
-            try:
-                return self._db.execute(sql, values).fetchall()
-            except sqlite3.Error as error:
-                raise self._broken(error) from error
+    def _write(self) -> Evaluation | None:
+        """Write all that waits, the oldest first; return the last verdict as stored, None if something waits still."""
+        record = None
+        try:
+            while self._unkept:
+                job, waiting = self._unkept.popitem(last=False)
+                try:
+                    with self._db:  # commits, or rolls back
+                        record = self._insert(*waiting)
+                except sqlite3.Error:
+                    self._unkept[job] = waiting
+                    self._unkept.move_to_end(job, last=False)
+                    raise
+            self._db.executemany("INSERT OR IGNORE INTO seeds VALUES (?, ?)", self._unkept_seeds.items())
+        except sqlite3.Error as error:
+            self._broke(error)
+            while len(self._unkept) > _MAX_UNKEPT:
+                self._unkept.popitem(last=False)
+        else:
+            self._unkept_seeds.clear()
+            self.fault = ""
+        return None if self._unkept else record
+
+    def _insert(self, key: Key, evaluation: Evaluation) -> Evaluation:
+        """Write a verdict; return it with its ordinal."""
+        self._db.execute("BEGIN IMMEDIATE")
+        ((ordinal,),) = self._db.execute(
+            "INSERT INTO draws VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count", (key.draw,)
+        ).fetchall()
+        record = evaluation.model_copy(update={"ordinal": ordinal})
+        position = self._db.execute(
+            "REPLACE INTO verdicts (key, record) VALUES (?, ?)", (key.job, record.model_dump_json())
+        ).lastrowid
+        assert position is not None
+        self._db.execute("DELETE FROM verdicts WHERE position <= ?", (position - self._max_records,))
+        return record
+
+    def _broke(self, error: sqlite3.Error) -> None:
+        if not self.fault:
+            log.error("%s", self._broken(error))
+        self.fault = str(self._broken(error))
 
     def _broken(self, error: sqlite3.Error) -> MachineError:
         return MachineError(

@@ -121,8 +121,8 @@ class SweepFile(ResultsFile[SweepLine]):
 
     def add(self, line: SweepLine) -> SweepLine:
         """Append a line and return it after it has reached the disk."""
-        self._hold(line)
-        return super().add(line)
+        self._hold(super().add(line))
+        return line
 
     def _hold(self, line: SweepLine) -> None:
         if not line.too_large or line.key not in self.programs:

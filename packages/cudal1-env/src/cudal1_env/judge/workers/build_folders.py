@@ -21,6 +21,7 @@ from pathlib import Path
 from cudal1_worker.sandbox import BUILD_PATH
 from cudal1_worker.sandbox.identity import give
 
+from cudal1_env.errors import writing
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
 _PREFIX = "cudal1-build-"
@@ -38,14 +39,15 @@ class BuildFolders:
     def __init__(self) -> None:
         parent = Path(tempfile.gettempdir())
         remove_abandoned(parent, _PREFIX, remove)
-        self._root, self._lock = make_owned(parent, _PREFIX)
-        self._empty = Path(tempfile.mkdtemp(dir=self._root, prefix="empty-"))
+        with writing(parent):
+            self._root, self._lock = make_owned(parent, _PREFIX)
+        self._empty = self._made("empty-")
 
     def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
         """Return the folder to use as a worker's build folder, and the host folder to remove afterwards, if any."""
         if private:
             return snapshot or self._empty, None
-        folder = Path(tempfile.mkdtemp(dir=self._root, prefix="build-"))
+        folder = self._made("build-")
         if snapshot is not None:
             copy_plain(snapshot, folder)
         give(folder)
@@ -64,7 +66,11 @@ class BuildFolders:
 
     def empty(self) -> Path:
         """Return a new folder that no worker can write to."""
-        return Path(tempfile.mkdtemp(dir=self._root, prefix="kept-"))
+        return self._made("kept-")
+
+    def _made(self, prefix: str) -> Path:
+        with writing(self._root):
+            return Path(tempfile.mkdtemp(dir=self._root, prefix=prefix))
 
     def drop(self, folder: Path | None) -> None:
         """Remove a folder."""
@@ -95,6 +101,9 @@ def copy_plain(source: Path, target: Path) -> None:
 
     An untrusted process wrote the source, and no longer writes. Entries beyond a total size, number or depth are
     skipped; the program builds them again.
+
+    Raises:
+        MachineError: The target cannot be written, as on a full disk.
     """
     left, entries = _MAX_BYTES, 0
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
@@ -107,7 +116,8 @@ def copy_plain(source: Path, target: Path) -> None:
         for name in folders:
             with contextlib.suppress(PermissionError):  # unreachable: not a build product
                 if stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
-                    (here / name).mkdir()
+                    with writing(target):
+                        (here / name).mkdir()
         for name in files:
             try:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
@@ -118,7 +128,7 @@ def copy_plain(source: Path, target: Path) -> None:
                 if not stat.S_ISREG(info.st_mode) or info.st_size > left:
                     continue
                 left -= info.st_size
-                with open(here / name, "xb") as out:
+                with writing(target), open(here / name, "xb") as out:
                     shutil.copyfileobj(file, out)
                 os.chmod(here / name, stat.S_IMODE(info.st_mode) & 0o755)
                 os.utime(here / name, ns=(info.st_atime_ns, info.st_mtime_ns))

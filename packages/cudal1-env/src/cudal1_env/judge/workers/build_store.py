@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cudal1_env.calibration import cache_folder
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.workers.build_folders import copy_plain, remove
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
@@ -82,6 +83,9 @@ class BuildStore:
 
         Returns:
             The entry's note; None if there is no intact entry, and `target` is then empty.
+
+        Raises:
+            MachineError: `target` cannot be written, as on a full disk.
         """
         entry = self.folder / key.name
         if self.max_bytes <= 0 or not self._is_own() or not entry.is_dir():
@@ -109,7 +113,7 @@ class BuildStore:
         """
         if self.max_bytes <= 0 or (self.folder / key.name).exists():
             return
-        with contextlib.suppress(OSError):  # for example a full disk: build again next time
+        with contextlib.suppress(OSError, MachineError):  # for example a full disk: build again next time
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._is_own():
                 return
@@ -136,7 +140,7 @@ class BuildStore:
                 return
             (aside / _MANIFEST).write_text(_Manifest(key=key, note=note, sha256=sha256).model_dump_json())
             os.rename(aside, self.folder / key.name)  # fails where another judge was faster
-        except OSError:
+        except (OSError, MachineError):
             remove(aside)
             raise
         finally:
