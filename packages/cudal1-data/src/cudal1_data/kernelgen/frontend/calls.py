@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.frontend import dtypes, lookups, norms, pieces, shape
 from cudal1_data.kernelgen.frontend.attention import attention
 from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
-from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, tensors, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
 
 _MAKES = ("randn", "rand", "randint", "randperm", "ones", "zeros", "arange", "eye", "empty")
@@ -159,21 +159,8 @@ def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mappi
     if name in _MAKES and not nodes:
         return "float32"
     if name in _SEVERAL or name in _PRODUCTS:
-        return dtypes.common(_tensors(args))
+        return dtypes.common(tensors(tuple(args)))
     return nodes[1 if name == "embedding" else 0].dtype
-
-
-def _tensors(values: Sequence[Value]) -> list[Node]:
-    """Return all tensors among values, including those in lists."""
-    found: list[Node] = []
-    for one in values:
-        if isinstance(one, tuple):
-            found += _tensors(one)
-        elif isinstance(one, Symbol) and one.of is not None:
-            found.append(one.of)
-        elif isinstance(one, Node):
-            found.append(one)
-    return found
 
 
 def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:

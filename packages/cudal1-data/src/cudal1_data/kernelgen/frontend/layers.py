@@ -32,6 +32,12 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Function in `torch.nn.functional` and names of the layer's settings in order, by class."""
 
 
+def changes_operand(module: Layer) -> bool:
+    """Return whether a layer changes its operand in place."""
+    place = len(_ACTIVATIONS[module.kind][1]) if module.kind in _ACTIVATIONS else len(module.args)
+    return bool(module.argument(place, "inplace", False))
+
+
 def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Value:
     """Return the result of a layer.
 

@@ -171,6 +171,19 @@ def parts_of(value: Value) -> tuple[Value, ...]:
     return value
 
 
+def tensors(value: Value) -> list[Node]:
+    """Return the tensors of a value: itself, those of a list, or the one that a symbol belongs to."""
+    match value:
+        case Node():
+            return [value]
+        case Symbol(of=Node() as of):
+            return [of]
+        case tuple():
+            return [one for part in value for one in tensors(part)]
+        case _:
+            return []
+
+
 def _split(expression: str) -> list[str]:
     """Split an expression so that `a`, `b`, `c` are separate parts."""
     parts: list[str] = [""]
