@@ -79,8 +79,55 @@ SAME = {
         "h = self.fc(x)\nfor i in range(20):\n    z = self.fc(h)\n    y = self.act(z)\n    h = z + y * 0.5\nreturn h",
         ELU,
     ),
+    "softmax without an axis": source_of("return F.softmax(x) * 2.0"),
+    "softmax of three axes without an axis": source_of("return F.log_softmax(x)", inputs="torch.randn(3, B, N)"),
+    "softmax layer without an axis": source_of("return self.soft(x) * 2.0", "self.soft = nn.Softmax()"),
+    "cosine without an axis": source_of(
+        "return F.cosine_similarity(x, y) * 2.0", names="x, y", inputs="torch.randn(2, B, N), torch.randn(2, B, N)"
+    ),
+    "sum over an empty tuple": source_of("return x.sum(dim=()) * 2.0"),
+    "mean over an empty tuple": source_of("return torch.mean(x * 2.0, dim=()) + 1.0"),
+    "sum of halves in float32": source_of("return x.half().sum(dim=1, dtype=torch.float32)"),
+    "softmax of halves in float32": source_of("return F.softmax(x.half(), dim=-1, dtype=torch.float32) * 2.0"),
+    "mean of halves in float32": source_of("return x.bfloat16().mean(-1, keepdim=True, dtype=torch.float32) * 2.0"),
+    "norm of rows by its order": source_of("return x / torch.linalg.norm(x, 2, dim=-1, keepdim=True)"),
+    "one axis squeezed by name": source_of("return x.squeeze(dim=2) * 2.0 + 1.0", inputs="torch.randn(1, B, 1)"),
+    "a wide identity": source_of("return torch.relu(x @ torch.eye(N, 3)) * 2.0"),
+    "sizes of integers by name": source_of(
+        "return (x + self.rows(i)) * 2.0",
+        "self.rows = nn.Embedding(5, N)",
+        names="x, i",
+        inputs="torch.randn(B, N), torch.randint(0, 5, size=(B,))",
+    ),
+    "einsum with an axis of one element": source_of(
+        "return torch.einsum('ij,ij->ij', x, y) * 2.0", names="x, y", inputs="torch.randn(B, N), torch.randn(1, N)"
+    ),
+    "a convolution with stride and dilation": source_of(
+        "return torch.relu(self.conv(x)) * 2.0",
+        "self.conv = nn.Conv1d(4, 8, 3, stride=2, padding=2, dilation=2)",
+        inputs="torch.randn(2, 4, 9)",
+    ),
+    "half of a sum of sizes": source_of(
+        "return torch.relu(x[:, : (N + B * 2) // 2]) * 2.0", inputs="torch.randn(B, 9)"
+    ),
+    "large and infinite and computed bounds": source_of(
+        "return x.clamp(max=1e30) * x.clamp(min=float('-inf'), max=0.5) + x.clamp(max=N ** 0.5)"
+    ),
+    "constants assigned together": source_of("return x * SCALE", head="SCALE = 2.0\nOTHER = SCALE = 3.0"),
+    "a class defined twice": source_of(
+        "return x * 2.0",
+        tail="class Model(nn.Module):\n    def forward(self, x):\n        return x * 7.0\n",
+    ),
+    "a filled tensor as a parameter": source_of(
+        "return x * self.scale", "k = torch.ones(N)\nnn.init.constant_(k, 3.0)\nself.scale = nn.Parameter(k)"
+    ),
+    "a script": source_of(
+        "return x * 2.0 * N",
+        head="torch.manual_seed(0)\ntorch.backends.cudnn.benchmark = False",
+        tail="if __name__ == '__main__':\n    print(Model()(*get_inputs()), N)\n",
+    ),
 }
-"""References that change tensors in place: an operand is what it is after the change, under each of its names."""
+"""References, each read with one of Python's or PyTorch's less usual rules."""
 
 REFUSED = {
     "a view of a tensor changed in place": (
@@ -116,9 +163,90 @@ REFUSED = {
         source_of("h = x\nfor i in range(20):\n    y = self.act(h)\n    h = self.fc(h) + y\nreturn h", ELU),
         "self.act changes in place",
     ),
+    "a name of NumPy's": (source_of("return torch.cat([x, x * 2.0], axis=1) * 2.0"), "argument axis"),
+    "a norm of a matrix": (source_of("return x / torch.linalg.norm(x, 2)"), "linalg.norm of a matrix"),
+    "a table that its lookup changes": (
+        source_of(
+            "return F.embedding(i, w, max_norm=0.5) + w[0]",
+            names="i, w",
+            inputs="torch.randint(0, B, (B,)), torch.randn(B, N)",
+        ),
+        "in place",
+    ),
+    "an index by a truth": (source_of("return x[True] * 2.0"), "an index has parts other"),
+    "a step by name": (source_of("return x[:, :3] * torch.arange(0, 6, step=2)"), "by position"),
+    "a size by name": (source_of("return x * torch.eye(B, m=N)"), "by position"),
+    "a pool of maps without a batch": (
+        source_of("return F.max_pool2d(x, 2) * 2.0", inputs="torch.randn(3, B, B)"),
+        "a batch of maps",
+    ),
+    "an adaptive pool of maps without a batch": (
+        source_of("return F.adaptive_avg_pool2d(x, 1) * 2.0", inputs="torch.randn(3, B, B)"),
+        "needs a batch",
+    ),
+    "an adaptive layer of maps without a batch": (
+        source_of("return self.pool(x)", "self.pool = nn.AdaptiveAvgPool2d(1)", inputs="torch.randn(3, B, B)"),
+        "needs a batch",
+    ),
+    "a pool that gives places": (
+        source_of("return F.max_pool2d_with_indices(x, 2)[0] * 2.0", inputs="torch.randn(2, 3, B, B)"),
+        "max_pool2d_with_indices",
+    ),
+    "no number": (source_of("return torch.where(x > 0, x, float('nan'))"), "has nan"),
+    "a filled member": (
+        source_of("return x * self.k", "self.k = torch.ones(N)\nself.k.fill_(3.0)"),
+        "may change self.k",
+    ),
+    "a filled tensor": (
+        source_of("return x * self.k", "k = torch.ones(N)\nnn.init.constant_(k, 3.0)\nself.k = k"),
+        "computes self.k",
+    ),
+    "a member computed from a parameter": (
+        source_of("return x * self.k", "self.w = nn.Parameter(torch.randn(N))\nself.k = self.w * 2.0"),
+        "computes self.k",
+    ),
+    "drawn members in a list": (source_of("return x * self.k[0]", "self.k = [torch.randn(N)]"), "computes self.k"),
+    "drawn members assigned together": (
+        source_of("return x * self.k + self.l", "both = (torch.randn(N), torch.randn(N))\nself.k, self.l = both"),
+        "computes self.k",
+    ),
+    "a default before the last assignment": (
+        source_of("return self.low(x)", methods="\n    def low(self, x, k=N):\n        return x * k\n", tail="N = 5"),
+        "a default of N",
+    ),
+    "an augmented constant": (source_of("return x * S", head="S = 2.0\nS *= 3.0"), "may change S"),
+    "a stored constant": (source_of("return x * S[0]", head="S = [2.0, 3.0]\nS[0] = 5.0"), "may change S"),
+    "an appended constant": (source_of("return x * len(S)", head="S = [2.0, 3.0]\nS.append(1.0)"), "may change S"),
+    "a conditional constant": (source_of("return x * S", head="S = 2.0\nif B > 2:\n    S = 3.0"), "may change"),
+    "a constant with a type": (source_of("return x * S", head="S = 2.0\nS: float = 3.0"), "may change S"),
+    "a constant of a loop": (source_of("return x * S", head="S = 2.0\nfor S in (3.0,):\n    pass"), "may change S"),
+    "a constant that a function assigns": (
+        source_of("return x * S", head="S = 2.0\n\n\ndef setup():\n    global S\n    S = 3.0\n\n\nsetup()\n"),
+        "may change setup",
+    ),
+    "another default dtype": (
+        source_of("return x * 2.0", head="torch.set_default_dtype(torch.float64)"),
+        "all of the file",
+    ),
+    "a model that is called otherwise": (
+        source_of("return x * 2.0", methods="\n    def __call__(self, x):\n        return self.forward(x) * 3.0\n"),
+        "the method __call__",
+    ),
+    "a method assigned by the class": (
+        source_of(
+            "return x * 2.0",
+            methods="\n    def other(self, x):\n        return x * 5.0\n\n    forward = other\n",
+        ),
+        "assigns a method",
+    ),
+    "a tensor with a module's name": (
+        source_of("F = x * 2.0\nreturn F.max(y) + y", names="x, y", inputs="torch.randn(B, N), torch.randn(B, N)"),
+        "the name F",
+    ),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
 @pytest.mark.parametrize("name", SAME)
 def test_a_program_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
     read_as = read(SAME[name])
@@ -130,6 +258,8 @@ def test_a_program_computes_what_its_reference_computes(name: str, tmp_path: Pat
     with torch.no_grad():
         got, wanted = new(*inputs), model(*inputs)
     torch.testing.assert_close(got, wanted)
+    results = wanted if isinstance(wanted, tuple) else (wanted,)
+    assert [root.dims for root in read_as.roots] == [one.shape for one in results]
 
 
 @pytest.mark.slow
@@ -140,7 +270,8 @@ def test_a_triton_program_computes_what_its_reference_computes(tmp_path: Path) -
         path.write_text(source)
     errors = errors_in_interpreter(*map(str, paths))
     assert {name.partition(",")[0] for name in errors} == set(map(str, paths))
-    assert max(errors.values()) < 2e-5
+    assert max(error for name, error in errors.items() if "halves" not in name) < 2e-5
+    assert max(errors.values()) < 2e-3
 
 
 @pytest.mark.parametrize("name", REFUSED)

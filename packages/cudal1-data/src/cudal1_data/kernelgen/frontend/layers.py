@@ -61,7 +61,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if (plain := _without_state(module, x)) is not None:
         return plain
     if module.kind.startswith("AdaptiveAvgPool"):
-        return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
+        size, rank = module.argument(0, "output_size"), int(module.kind[-2])
+        return calls.pooled_to(x, size, f"{module.name}({{0}})", rank=rank)
     if "Pool" in module.kind:
         dims, given = _pooled(module, x)
         windows = None

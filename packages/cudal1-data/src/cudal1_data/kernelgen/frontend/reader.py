@@ -89,7 +89,7 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.tree = parse(source, where="reference")
-        self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
+        (*_, self.model) = (one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
         self.functions = {one.name: one for one in self.tree.body if isinstance(one, ast.FunctionDef)}
         self.classes = copied.classes(self.tree, self.model)
         self.module = Module("self", members.methods(self.model))
@@ -108,10 +108,13 @@ class _Reader:
         self.steps = 0
 
     def reference(self, *, in_place: bool) -> Reference:
+        copied.refuse_changed_constants(self.tree)
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
-                self.assign(statement.targets[0], self.value(statement.value, {}), self.constants)
-                self._name_constants(statement.targets[0])
+                value = self.value(statement.value, {})
+                for target in statement.targets:
+                    self.assign(target, value, self.constants)
+                    self._name_constants(target)
         head = copied.head(self.tree, self.source, self.classes)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
             raise UnsuitableError("Model is not a plain nn.Module; templates read a class whose only base is nn.Module")
@@ -163,6 +166,7 @@ class _Reader:
             raise UnsuitableError(f"{method.name} gets {sorted(twice)} twice")
         defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
         alone = [one.arg for one in given.kwonlyargs]
+        _refuse_modules([*names, *alone])
         defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
         for name in (*names, *alone):
             if name not in bound:
@@ -209,6 +213,7 @@ class _Reader:
     def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
         """Bind the names of a target."""
         if isinstance(target, ast.Name):
+            _refuse_modules([target.id] if scope is not self.constants else [])
             scope[target.id] = value
         elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
             for one, part in zip(target.elts, value, strict=True):
@@ -442,3 +447,8 @@ class _Reader:
             return self._returned(method, bound)
         finally:
             self.module = around
+
+
+def _refuse_modules(names: Sequence[str]) -> None:
+    if found := set(names) & {"self", "torch", "nn", "F", "math"}:
+        raise UnsuitableError(f"the name {min(found)} is assigned; templates read it as the module or the model")
