@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cudal1_data.kernelgen.codegen.programs import torch_program
+from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
@@ -90,6 +90,12 @@ SAME = {
     "sum of halves in float32": source_of("return x.half().sum(dim=1, dtype=torch.float32)"),
     "softmax of halves in float32": source_of("return F.softmax(x.half(), dim=-1, dtype=torch.float32) * 2.0"),
     "mean of halves in float32": source_of("return x.bfloat16().mean(-1, keepdim=True, dtype=torch.float32) * 2.0"),
+    "halves compared with a number": source_of(
+        "return torch.where(x >= 0.1, x, 5.0) * 2.0", inputs="(torch.rand(64, 64) * 0.001 + 0.0995).half()"
+    ),
+    "short halves compared with a number": source_of(
+        "return x.masked_fill(x > 0.1, 0.0) * 2.0", inputs="(torch.rand(64, 64) * 0.01 + 0.095).bfloat16()"
+    ),
     "norm of rows by its order": source_of("return x / torch.linalg.norm(x, 2, dim=-1, keepdim=True)"),
     "one axis squeezed by name": source_of("return x.squeeze(dim=2) * 2.0 + 1.0", inputs="torch.randn(1, B, 1)"),
     "a wide identity": source_of("return torch.relu(x @ torch.eye(N, 3)) * 2.0"),
@@ -260,6 +266,17 @@ def test_a_program_computes_what_its_reference_computes(name: str, tmp_path: Pat
     torch.testing.assert_close(got, wanted)
     results = wanted if isinstance(wanted, tuple) else (wanted,)
     assert [root.dims for root in read_as.roots] == [one.shape for one in results]
+
+
+@pytest.mark.parametrize(
+    "forward", ["return F.softmax(x.flatten(), 0) * 2.0", "h = x * 3.0\nreturn torch.relu(h).sum() + h.exp()"]
+)
+def test_a_tile_of_several_rows_is_refused_for_a_tensor_of_one_row(forward: str) -> None:
+    reference = read(source_of(forward))
+    steps = plan(reference.roots)
+    assert "fused0" in triton_program(reference, steps, Choice(rows=1, block=256))
+    with pytest.raises(UnsuitableError, match="take one row"):
+        triton_program(reference, steps, Choice(rows=2, block=256))
 
 
 @pytest.mark.slow
