@@ -129,7 +129,7 @@ SAME = {
     ),
     "a script": source_of(
         "return x * 2.0 * N",
-        head="torch.manual_seed(0)\ntorch.backends.cudnn.benchmark = False",
+        head="assert N > B\ntorch.manual_seed(N)\ntorch.backends.cudnn.benchmark = False",
         tail="if __name__ == '__main__':\n    print(Model()(*get_inputs()), N)\n",
     ),
 }
