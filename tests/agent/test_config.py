@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_a_later_config_file_goes_over_an_earlier_one(tmp_path: Path) -> None:
     second.write_text("[sft]\nmax_step = 5\n")
     with pytest.raises(ConfigError, match=r"first.toml: .*second.toml: invalid settings: sft.max_step"):
         load_settings([first, second])
+
+
+def test_messages_say_whose_config_files_they_name() -> None:
+    """A user who installed wheels has no folder `configs`."""
+    with pytest.raises(ConfigError, match=r"config.json of a run, or configs/quickstart.toml of the source repository"):
+        load_settings(None, {"seed": "many"})
+    for path in (CONFIGS.parent / "packages").glob("*/src/**/*.py"):
+        for found in re.finditer(r"configs/[\w/]+\.toml`?(.{32})", path.read_text(), re.DOTALL):
+            assert "repository" in " ".join(found[1].split()), path
 
 
 def test_a_config_file_changes_only_the_settings_it_names(tmp_path: Path) -> None:

@@ -132,6 +132,23 @@ def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["memory"]["outputs_bytes"] > 0
 
 
+@pytest.mark.slow
+def test_trace_ends_with_an_error_if_no_task_can_be_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "uneven.py"
+    source = load_suite("starter/diag_matmul")[0].source
+    path.write_text(source + "\n\ndef get_inputs():\n    return [torch.rand(2), torch.rand(3, 4)]\n")
+    assert main(["trace", str(path), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert "file/uneven cannot be traced: " in captured.err
+    assert json.loads(captured.out)["error"] == "BrokenTaskError"
+    both = tmp_path / "both"
+    both.mkdir()
+    (both / "uneven.py").write_text(path.read_text())
+    (both / "even.py").write_text(source)
+    assert main(["trace", str(both)]) == 0
+    assert "uneven: cannot be traced: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [pytest.param("trace", marks=pytest.mark.slow), "build", "tags"])
 def test_commands_report_tasks_that_they_leave_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], release_file: Path, command: str

@@ -75,7 +75,8 @@ class Train:
     stages: str | None = None
     """Stages to run, some of sft,self_train,contrast (default: all)."""
     config: tuple[Path, ...] = ()
-    """TOML files with settings; a later file overrides an earlier one. configs/quickstart.toml lists the defaults."""
+    """TOML files with settings; a later file overrides an earlier one. Each run's config.json lists all settings,
+    as does configs/quickstart.toml of the source repository."""
     arm: Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None = None
     """Variant of stage 3: how exemplars are drawn, `evolution` (no weight updates), or `vanilla` (TRL's GRPO)."""
     seed: int | None = None

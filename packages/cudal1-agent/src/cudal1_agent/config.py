@@ -55,7 +55,10 @@ PRETRAINED: Table = {
     "evaluation": {"exemplars": True, "max_new_tokens": 2048},
     "policy": {"batch": 64},
 }
-"""Changed defaults for a pretrained language model (`--model`); configs/pretrained.toml lists them."""
+"""Changed defaults for a pretrained language model (`--model`).
+
+configs/pretrained.toml of the source repository lists them.
+"""
 
 
 def load_settings(config: Path | Sequence[Path] | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -95,7 +98,8 @@ def _checked(values: Table, *, where: str) -> Settings:
         return Settings.model_validate(values)
     except ValidationError as error:
         faults = "; ".join(map(_fault_text, error.errors()))
-        raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists the defaults)") from error
+        known = "config.json of a run, or configs/quickstart.toml of the source repository, lists all settings"
+        raise ConfigError(f"{where}invalid settings: {faults} ({known})") from error
 
 
 def read_configs(paths: Sequence[Path]) -> Table:

@@ -1,7 +1,8 @@
 """Settings of a run: frozen, typed, read from TOML, written into the run directory.
 
-The defaults are the quickstart, which `cudal1-agent train` runs without arguments. `configs/quickstart.toml` lists
-them; a test checks that the two are equal. Tables named `trl` go to TRL's configuration classes unchanged.
+The defaults are the quickstart, which `cudal1-agent train` runs without arguments. `configs/quickstart.toml` of the
+source repository lists them; a test checks that the two are equal. Tables named `trl` go to TRL's configuration classes
+unchanged.
 """
 
 from __future__ import annotations

@@ -186,13 +186,18 @@ def _written(node: ast.expr, language: Language, arguments: tuple[str, ...]) -> 
             if name == "where" and isinstance(inner[0], ast.Call) and given[0].endswith("1.0f : 0.0f)"):
                 given[0] = given[0].removesuffix(" ? 1.0f : 0.0f)") + ")"
                 return f"({given[0]} ? {given[1]} : {given[2]})"
-            if language == "torch" and name in ("max", "min") and _is_number(given[1]):
+            if language == "torch" and name in ("max", "min") and (_is_constant(inner[1]) or _is_number(given[1])):
                 return f"({given[0]}).{'clamp_min' if name == 'max' else 'clamp_max'}({given[1]})"
             if name not in FUNCTIONS:
                 return device_text(EXPRESSIONS[name], language, tuple(given))
             return FUNCTIONS[name][get_args(Language).index(language)].format(*given)
         case _:
             raise AssertionError(f"expected an expression over a, b, c, got {ast.unparse(node)}")
+
+
+def _is_constant(node: ast.expr) -> bool:
+    """Return whether an expression needs no operand."""
+    return not any(isinstance(one, ast.Name) and one.id in ("a", "b", "c") for one in ast.walk(node))
 
 
 def _is_number(text: str) -> bool:

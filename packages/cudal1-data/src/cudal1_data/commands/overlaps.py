@@ -12,6 +12,7 @@ import tyro
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken
+from cudal1_data.errors import BrokenTaskError
 from cudal1_data.progress import paced
 
 if TYPE_CHECKING:
@@ -92,8 +93,15 @@ class Trace:
     """Print one JSON array."""
 
     def run(self) -> None:
-        """Trace and print."""
+        """Trace and print.
+
+        Raises:
+            BrokenTaskError: No task could be traced.
+        """
         found = _traced(self.spec, self.device)
+        if found and all(one.memory is None for one in found):
+            others = f"; {len(found) - 1} more tasks neither" if len(found) > 1 else ""
+            raise BrokenTaskError(f"{found[0].id} cannot be traced: {found[0].error}{others}; mend its reference")
         if self.json_:
             print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
             return

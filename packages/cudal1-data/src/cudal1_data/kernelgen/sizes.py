@@ -227,10 +227,14 @@ def _without_factors(text: str, divisor: str) -> str:
 
     >>> _without_factors("A * B * 3 * B", "B * 3"), _without_factors("A * B", "C"), _without_factors("A", "A")
     ('A * B', '', '1')
+    >>> _without_factors("A + B * 2", "2")
+    ''
     """
+    if not re.fullmatch(r"[\w*. ]+", text):
+        return ""
     parts = text.split(" * ")
     for factor in divisor.split(" * "):
-        if "(" in text or factor not in parts:
+        if factor not in parts:
             return ""
         parts.remove(factor)
     return " * ".join(parts) or "1"

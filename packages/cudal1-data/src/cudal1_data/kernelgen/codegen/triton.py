@@ -80,7 +80,7 @@ def triton_kernel(
 
     Raises:
         UnsuitableError: Rows read in parts are scanned and then reduced, parts are too large or no smaller than the
-            rows, or a tensor is too large.
+            rows, a tensor is too large, or its only row would lie in a tile of several.
     """
     kernel.check_places()
     if not kernel.trailing and any(leaf.swapped or (leaf.kind == "input" and leaf.strides) for leaf in kernel.leaves):
@@ -90,6 +90,9 @@ def triton_kernel(
     parted = kernel.trailing and ((looped and block < tile) or rows * tile > MAX_TILE)
     if parted and ((kernel.scans and not kernel.scans_last) or rows * block > MAX_TILE or block >= tile):
         raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {MAX_TILE} elements; take fewer rows")
+    whole = any(not kernel.by_row(node, id(node) in kernel.squeezed) for node in kernel.outputs)
+    if kernel.trailing and kernel.rows == 1 < rows and whole:
+        raise UnsuitableError(f"a tile of {rows} rows cannot store the only row of a tensor; take one row")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
     constants = writer.constants.within("\n".join(lines))

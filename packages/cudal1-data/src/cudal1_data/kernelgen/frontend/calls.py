@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.frontend import dtypes, lookups, norms, pieces, shape
 from cudal1_data.kernelgen.frontend.attention import attention
 from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
-from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, tensors, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
 
 _MAKES = ("randn", "rand", "randint", "randperm", "ones", "zeros", "arange", "eye", "empty")
@@ -64,8 +64,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     """
     if name == "get_default_dtype":
         return Symbol("torch.get_default_dtype()", dtype="float32")
-    if "out" in named or named.get("inplace"):
-        raise UnsuitableError(f"{name} changes a tensor in place, which templates do not read")
+    _refuse_unread(name, text, args, named)
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
@@ -76,7 +75,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return math.log(args[0])
     name = _ALIASES.get(name, name)
     if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
-        return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
+        return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})", rank=int(name[-2]))
     for in_kernels in (_windows, _looked_up, _repeated, attention):
         if (found := in_kernels(name, args, named)) is not None:
             return found
@@ -107,6 +106,24 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         values = opaque(f"{whole}[0]", dims, *operands, dtype=nodes[0].dtype)
         return values, opaque(f"{whole}[1]", dims, *operands, dtype="int64")
     return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
+
+
+def _refuse_unread(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> None:
+    """Reject arguments that change what is computed: a tensor to write to, NumPy's `axis`, an order of matrix norms."""
+    if "out" in named or named.get("inplace") or named.get("max_norm") is not None:
+        raise UnsuitableError(f"{name} changes a tensor in place, which templates do not read")
+    if "axis" in named:
+        raise UnsuitableError(f"{name} has the argument axis; templates read dim")
+    if text.endswith("linalg.norm") and _is_of_matrix(args, named):
+        raise UnsuitableError("linalg.norm of a matrix has an order; templates read norms of vectors, with one dim")
+
+
+def _is_of_matrix(args: Sequence[Value], named: Mapping[str, Value]) -> bool:
+    """Return whether `linalg.norm` has an order by number and may be of matrices."""
+    x, order, dim, *_ = (*args, None, None)[: max(3, len(args))]
+    along = named.get("dim") if dim is None else dim
+    vectors = isinstance(along, int) or (isinstance(x, Node) and len(x.dims) == 1)
+    return isinstance(order, int | float) and not vectors
 
 
 def _interleaves(args: Sequence[Value], named: Mapping[str, Value]) -> bool:
@@ -159,21 +176,8 @@ def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mappi
     if name in _MAKES and not nodes:
         return "float32"
     if name in _SEVERAL or name in _PRODUCTS:
-        return dtypes.common(_tensors(args))
+        return dtypes.common(tensors(tuple(args)))
     return nodes[1 if name == "embedding" else 0].dtype
-
-
-def _tensors(values: Sequence[Value]) -> list[Node]:
-    """Return all tensors among values, including those in lists."""
-    found: list[Node] = []
-    for one in values:
-        if isinstance(one, tuple):
-            found += _tensors(one)
-        elif isinstance(one, Symbol) and one.of is not None:
-            found.append(one.of)
-        elif isinstance(one, Node):
-            found.append(one)
-    return found
 
 
 def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
@@ -195,12 +199,17 @@ def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
 
 
 def _made(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    if unread := named.keys() & {"start", "end", "step", "n", "m"}:
+        raise UnsuitableError(f"{name} has {sorted(unread)} by name; templates read sizes by position")
     if name == "randint":
-        return shapes.ints(args[-1])
+        size = named.get("size", args[-1])
+        if not isinstance(size, tuple):
+            raise UnsuitableError("randint has no tuple of sizes")
+        return shapes.ints(size)
     if name == "arange":
         return (math.ceil(shapes.ints(args[0])[0]),) if len(args) == 1 else (len(range(*shapes.ints(tuple(args)))),)
     if name == "eye":
-        return shapes.ints(args[0]) * 2
+        return shapes.ints(args[0]) * 2 if len(args) == 1 else shapes.ints(tuple(args))
     return shapes.ints(args[0] if isinstance(args[0], tuple) else tuple(args))
 
 
@@ -259,7 +268,8 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
         case "contiguous":
             return x.dims
         case "squeeze":
-            places = {shapes.axis(x, one) for one in shapes.ints(rest[0])} if rest else set(range(len(x.dims)))
+            chosen = rest[0] if rest else named.get("dim")
+            places = range(len(x.dims)) if chosen is None else {shapes.axis(x, one) for one in shapes.ints(chosen)}
             return tuple(size for place, size in enumerate(x.dims) if place not in places or size != 1)
         case "select":
             return shapes.reduced(x.dims, [shapes.axis(x, rest[0])], keepdim=False)
@@ -281,11 +291,12 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
         case "interpolate" if not rest and set(named) == {"scale_factor"}:
             (scale,) = shapes.ints(named["scale_factor"])
             return (*x.dims[:2], *(size * scale for size in x.dims[2:]))
-        case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
+        case _ if re.fullmatch(r"(?:avg|max|lp)_pool[123]d", name) and "ceil_mode" not in named:
             return _pooled(name, x, rest, named)
         case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin" | "prod" | "logsumexp":
             asked = reduction(name, rest, named)
-            axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
+            chosen = () if asked.dim is None else shapes.ints(asked.dim)
+            axes = [shapes.axis(x, one) for one in chosen] or range(len(x.dims))
             return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
         case _:
             raise UnsuitableError(f"the shape of the result of {name} is unknown")
@@ -321,11 +332,10 @@ def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         raise UnsuitableError(f"the equation {equation!r} of einsum is not read; write letters and '->'")
     inputs, _, result = equation.replace(" ", "").partition("->")
-    sizes = {
-        letter: size
-        for letters, one in zip(inputs.split(","), tensors, strict=True)
-        for letter, size in zip(letters, one.dims, strict=True)
-    }
+    sizes: dict[str, int] = {}
+    for letters, one in zip(inputs.split(","), tensors, strict=True):
+        for letter, size in zip(letters, one.dims, strict=True):
+            sizes[letter] = size if size != 1 else sizes.get(letter, size)
     return tuple(sizes[letter] for letter in result)
 
 
@@ -353,11 +363,10 @@ _SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
 
 def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
     """Return the shape after pooling."""
-    rank = len(x.dims) - 2
     given = rest[1:] if name.startswith("lp_") else rest
     most = 2 if name.startswith("lp_") else 3
-    if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
-        raise UnsuitableError(f"{name} is read with maps, and without dilation and return_indices, only")
+    if len(x.dims) != int(name[-2]) + 2 or len(given) > most or "dilation" in named or "return_indices" in named:
+        raise UnsuitableError(f"{name} is read with a batch of maps, and without dilation and return_indices, only")
     return shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
 
 
@@ -410,16 +419,23 @@ def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool
     return pieces.pooled(x, dims, window, stride, average=average)
 
 
-def pooled_to(x: Node, size: Value, text: str) -> Value:
+def pooled_to(x: Node, size: Value, text: str, *, rank: int) -> Value:
     """Return an adaptive average pool to `size`; with one window per map, a mean of rows.
 
+    Args:
+        x: A batch of maps.
+        size: The sizes of the result's maps.
+        text: The call.
+        rank: Number of the maps' axes.
+
     Raises:
-        UnsuitableError: The sizes are unknown.
+        UnsuitableError: The sizes are unknown, or `x` has other axes.
     """
-    rank = len(x.dims) - 2
     sizes = (shapes.ints(size) * rank)[:rank] if isinstance(size, int) else shapes.ints(size)
-    if rank < 1 or len(sizes) != rank:
-        raise UnsuitableError(f"an adaptive pool has the sizes {sizes}; it needs {rank}")
+    if len(x.dims) != rank + 2 or len(sizes) != rank:
+        raise UnsuitableError(
+            f"an adaptive pool of {x.dims} to {sizes} is not read; it needs a batch, and {rank} sizes"
+        )
     if all(one == 1 for one in sizes):
         return lowered("mean", x, tuple(range(2, rank + 2)), keepdim=True)
     return opaque(text, (*x.dims[:2], *sizes), x)

@@ -75,6 +75,46 @@ def head(tree: ast.Module, source: str, members: Mapping[str, ast.ClassDef]) -> 
     return "\n".join(texts)
 
 
+def refuse_changed_constants(tree: ast.Module) -> None:
+    """Reject a file whose constants are not what plain assignments at its top level say.
+
+    Raises:
+        UnsuitableError: Another statement may change a constant, or a default was computed before a constant's last
+            assignment.
+    """
+    plain = [one for one in tree.body if isinstance(one, ast.Assign) and not _stores_inside(one)]
+    bound = [name for one in plain for name in _bound(one)]
+    functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assert)
+    for one in tree.body:
+        if one in plain or isinstance(one, definitions) or _only_as_script(one):
+            continue
+        names = {inner.id for inner in ast.walk(one) if isinstance(inner, ast.Name)}
+        text = ast.unparse(one).partition("\n")[0][:60]
+        only_told = isinstance(one, ast.Expr) and re.match(r"(torch\.[\w.]+|print)\([\w., ]*\)$", text)
+        if not only_told and (found := names & {*bound, *functions}):
+            raise UnsuitableError(f"{text!r} may change {min(found)}; templates read plain assignments of constants")
+        if "set_default_" in text:
+            raise UnsuitableError(f"{text!r} changes what PyTorch computes in all of the file")
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Global) and set(one.names) & set(bound):
+            raise UnsuitableError(f"a function assigns the constant {one.names[0]}; templates read constants")
+        if isinstance(one, ast.FunctionDef):
+            defaults = [*one.args.defaults, *filter(None, one.args.kw_defaults)]
+            for name in (inner.id for part in defaults for inner in ast.walk(part) if isinstance(inner, ast.Name)):
+                if bound.count(name) > 1:
+                    raise UnsuitableError(f"{one.name} has a default of {name}, which is assigned more than once")
+
+
+def _stores_inside(statement: ast.Assign) -> bool:
+    """Return whether an assignment is to a part or an attribute of something."""
+    return any(isinstance(inner, ast.Subscript | ast.Attribute) for one in statement.targets for inner in ast.walk(one))
+
+
+def _only_as_script(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'"
+
+
 def constructor(tree: ast.Module, source: str, model: ast.ClassDef, members: Mapping[str, ast.ClassDef]) -> str:
     """Return the text of `__init__` for a class not named `Model`; empty if the model has none.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterable
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.values import Symbol, Value
-from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.ir import HALVES, Node
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _KNOWN = (*_FLOATS, "bool", "int64")
+_MAX_OF_HALF = 65520.0
+"""Numbers from here on are infinite in float16."""
 _ALIASES = {"float": "float32", "half": "float16", "long": "int64"}
 
 
@@ -69,6 +73,21 @@ def divided(*operands: Value) -> str:
     """
     kind = promoted(*operands)
     return kind if kind in _FLOATS else "float32"
+
+
+def rounded(value: Value, kind: str) -> Value:
+    """Return a number rounded to half precision if a dtype is such, else the value itself.
+
+    >>> rounded(0.1, "float16"), rounded(0.1, "bfloat16"), rounded(0.1, "float32"), rounded(3, "float16")
+    (0.0999755859375, 0.10009765625, 0.1, 3)
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or kind not in HALVES:
+        return value
+    if kind == "float16":
+        return struct.unpack("e", struct.pack("e", value))[0] if abs(value) < _MAX_OF_HALF else value
+    (bits,) = struct.unpack("I", struct.pack("f", value))
+    even = (bits >> 16) & 1  # of two equally near numbers, the one whose last bit is 0
+    return struct.unpack("f", struct.pack("I", (bits + 0x7FFF + even) >> 16 << 16))[0]
 
 
 def common(tensors: Iterable[Node]) -> str:

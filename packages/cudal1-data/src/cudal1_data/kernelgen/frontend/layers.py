@@ -32,6 +32,12 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Function in `torch.nn.functional` and names of the layer's settings in order, by class."""
 
 
+def changes_operand(module: Layer) -> bool:
+    """Return whether a layer changes its operand in place."""
+    place = len(_ACTIVATIONS[module.kind][1]) if module.kind in _ACTIVATIONS else len(module.args)
+    return bool(module.argument(place, "inplace", False))
+
+
 def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Value:
     """Return the result of a layer.
 
@@ -55,7 +61,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if (plain := _without_state(module, x)) is not None:
         return plain
     if module.kind.startswith("AdaptiveAvgPool"):
-        return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
+        size, rank = module.argument(0, "output_size"), int(module.kind[-2])
+        return calls.pooled_to(x, size, f"{module.name}({{0}})", rank=rank)
     if "Pool" in module.kind:
         dims, given = _pooled(module, x)
         windows = None

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import shapes
+from cudal1_data.kernelgen.frontend.memory import Memory
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, parts_of, written
 from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
 
@@ -48,6 +49,7 @@ class Follows(Protocol):
     """The part of the reader that loops need."""
 
     body: Body | None
+    memory: Memory
     loops: int
 
     def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
@@ -134,6 +136,7 @@ def _once(reader: Follows, statement: ast.For, scope: dict[str, Value], steps: r
         raise UnsuitableError("a list has elements before the loop that fills it; templates read empty ones")
     reader.loops += 1
     body = Body(f"step_{reader.loops}")
+    scope = {name: reader.memory.current(value) for name, value in scope.items()}
     inner = {name: body.leaf_of(value) for name, value in scope.items() if name not in assigned}
     first = {name: value for name in assigned if isinstance(value := scope.get(name), Node)}
     states = {name: Node("input", node.dims, dtype=node.dtype) for name, node in first.items()}
@@ -144,8 +147,8 @@ def _once(reader: Follows, statement: ast.For, scope: dict[str, Value], steps: r
             reader.follow(one, inner)
     finally:
         reader.body = around
-    kept = tuple(_alone(name, inner[name]) for name in lists)
-    nexts = tuple(_next(name, inner[name], state) for name, state in states.items())
+    kept = tuple(_alone(name, reader.memory.current(inner[name])) for name in lists)
+    nexts = tuple(_next(name, reader.memory.current(inner[name]), state) for name, state in states.items())
     used = {id(node) for node in walk(*nexts, *kept)}
     outside = [pair for pair in body.outside.values() if id(pair[0]) in used]
     leaves = tuple(leaf for leaf, _ in outside)

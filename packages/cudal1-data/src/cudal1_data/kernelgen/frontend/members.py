@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import dtypes
-from cudal1_data.kernelgen.frontend.values import Layer, Module, Symbol, Value, opaque, parts_of
+from cudal1_data.kernelgen.frontend.values import Layer, Module, Symbol, Value, opaque, parts_of, tensors
 from cudal1_data.kernelgen.ir import Node, walk
 
 _FILLS = re.compile(
@@ -49,8 +49,22 @@ class Builds(Protocol):
 
 
 def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    """Return a class's methods by name."""
-    return {one.name: one for one in of.body if isinstance(one, ast.FunctionDef)}
+    """Return a class's methods by name.
+
+    Raises:
+        UnsuitableError: It has other special methods than a constructor and a representation, or assigns a method.
+    """
+    found = {one.name: one for one in of.body if isinstance(one, ast.FunctionDef)}
+    if special := [one for one in found if one.startswith("__") and one not in ("__init__", "__repr__")]:
+        raise UnsuitableError(f"{of.name} has the method {special[0]}; templates read __init__ and plain methods")
+    for statement in of.body:
+        for one in ast.walk(statement) if not isinstance(statement, ast.FunctionDef) else ():
+            if (
+                isinstance(one, ast.Name | ast.FunctionDef)
+                and (one.id if isinstance(one, ast.Name) else one.name) in found
+            ):
+                raise UnsuitableError(f"{of.name} assigns a method; templates read methods that are defined once")
+    return found
 
 
 def made(
@@ -124,7 +138,7 @@ def _follow(reader: Builds, statement: ast.stmt, scope: dict[str, Value]) -> Non
         case ast.Expr(value=ast.Constant()) | ast.Pass() | ast.Assert():
             pass
         case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
-            pass
+            _fill(reader, statement, scope)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
             scope[name] = (*parts_of(scope[name]), reader.value(added, scope))
         case ast.Expr(
@@ -141,6 +155,30 @@ def _follow(reader: Builds, statement: ast.stmt, scope: dict[str, Value]) -> Non
             raise UnsuitableError(f"{ast.unparse(statement)!r} in __init__ is no plain assignment")
 
 
+def _fill(reader: Builds, call: ast.Expr, scope: dict[str, Value]) -> None:
+    """Follow a call that fills tensors: programs repeat it for parameters, and have no other tensors of a constructor.
+
+    Raises:
+        UnsuitableError: It may change a tensor that the reader knows by how it was made.
+    """
+    for one in ast.walk(call):
+        match one:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                value = reader.module.attributes.get(name)
+                if isinstance(value, Node) and not _is_parameter(value):
+                    raise UnsuitableError(f"{ast.unparse(call)!r} may change self.{name}, which is no parameter")
+            case ast.Name(id=name) if isinstance(value := scope.get(name), Node):
+                if not _laid_out(value):
+                    raise UnsuitableError(f"{ast.unparse(call)!r} may change {name}, whose layout is unknown")
+                scope[name] = opaque("torch.empty()", value.dims, dtype=value.dtype)  # good for parameters only
+            case _:
+                pass
+
+
+def _is_parameter(value: Node) -> bool:
+    return value.kind == "parameter" or (value.text == "{0}.contiguous()" and value.operands[0].kind == "parameter")
+
+
 def _right(reader: Builds, target: ast.expr, right: ast.expr, scope: dict[str, Value]) -> Value:
     """Return the value of an assignment's right side, named if its target is a member."""
     match target:
@@ -153,6 +191,7 @@ def _right(reader: Builds, target: ast.expr, right: ast.expr, scope: dict[str, V
 def _assign(reader: Builds, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
     match target:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            _refuse_computed(value, f"{reader.module.name}.{name}")
             reader.module.attributes[name] = placed(reader, value, f"{reader.module.name}.{name}")
         case ast.Tuple(elts=targets):
             for one, part in zip(targets, parts_of(value), strict=True):
@@ -170,10 +209,14 @@ def _member(reader: Builds, name: str, right: ast.expr, scope: dict[str, Value])
             raise UnsuitableError(f"{name} is a parameter that is not made from a tensor")
         leaf = Node("parameter", value.dims, text=name, dtype=value.dtype)
         return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
-    value = reader.value(right, scope)
-    if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
-        raise UnsuitableError(f"{ast.unparse(right)!r} computes a parameter; templates read parameters that are drawn")
-    return value
+    return reader.value(right, scope)
+
+
+def _refuse_computed(value: Value, name: str) -> None:
+    """Reject a tensor that a call of the model would not compute as the constructor did: from parameters, or drawn."""
+    found = [one for one in tensors(value) if not _is_parameter(one)]
+    if any(one.kind == "parameter" or "rand" in one.text or "empty" in one.text for one in walk(*found)):
+        raise UnsuitableError(f"__init__ computes {name} from a parameter, or draws it; templates read nn.Parameter")
 
 
 def placed(reader: Builds, value: Value, name: str) -> Value:
@@ -207,9 +250,6 @@ def placed(reader: Builds, value: Value, name: str) -> Value:
 def _of_file(reader: Builds, layer: Layer, name: str) -> Module:
     """Return a member whose class the file defines."""
     module = Module(name, methods(reader.classes[layer.kind]))
-    special = [one for one in module.methods if one.startswith("__") and one not in ("__init__", "__repr__")]
-    if special:
-        raise UnsuitableError(f"{layer.kind} has the method {special[0]}; templates read __init__ and plain methods")
     if "__init__" in module.methods:
         construct(reader, module, layer.args, layer.kwargs)
     elif layer.args or layer.kwargs:

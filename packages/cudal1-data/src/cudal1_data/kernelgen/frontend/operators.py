@@ -291,10 +291,13 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
     if given and isinstance(given[0], Node):
         return Unfused()
     asked = reduction(name, given, named)
-    if asked.dtype != "float32":
+    if asked.dtype not in ("", "float32"):
         return Unfused()
+    if asked.dtype and node.dtype in _HALVES:
+        node = pointwise("a", node, dtype="float32")
     count = len(node.dims)
-    axes = tuple(range(count) if asked.dim is None else sorted({place % count for place in shapes.ints(asked.dim)}))
+    dim = _implied(name, count) if asked.dim is None else asked.dim
+    axes = tuple(range(count) if dim in (None, ()) else sorted({place % count for place in shapes.ints(dim)}))
     if not axes or math.prod(node.dims) == 0:
         return Unfused()
     if name in ("max", "min") and asked.dim is None:
@@ -302,6 +305,13 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
     if name == "cosine_similarity":
         return _cosine(args, axes, asked.eps)
     return lowered(name, node, axes, keepdim=asked.keepdim, correction=asked.correction)
+
+
+def _implied(name: str, count: int) -> int | None:
+    """Return the axis of a call that names none, for a tensor of `count` axes; None for all."""
+    if name in ("softmax", "softmin", "log_softmax"):
+        return 0 if count in (0, 1, 3) else 1
+    return 1 if name == "cosine_similarity" else None
 
 
 @dataclass(frozen=True)
@@ -317,7 +327,7 @@ class Reduction:
     eps: float
     """For an angle: the minimum length."""
     dtype: str
-    """Dtype of the sums."""
+    """Dtype of the sums and the result; empty for the operand's."""
 
 
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -353,7 +363,7 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
     eps, keepdim = asked.get("eps", 1e-8), asked.get("keepdim", False)
     if not isinstance(correction, int | float) or not isinstance(eps, int | float) or not isinstance(keepdim, bool):
         raise UnsuitableError(f"{name} has settings that are unknown without running the program")
-    dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else "float32"
+    dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else ""
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 
 

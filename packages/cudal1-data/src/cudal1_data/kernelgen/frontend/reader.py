@@ -11,9 +11,9 @@ from typing import cast
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import (
+    arithmetic,
     calls,
     copied,
-    counts,
     dtypes,
     layers,
     lookups,
@@ -25,6 +25,7 @@ from cudal1_data.kernelgen.frontend import (
     truths,
 )
 from cudal1_data.kernelgen.frontend.layout import merged
+from cudal1_data.kernelgen.frontend.memory import Memory
 from cudal1_data.kernelgen.frontend.values import (
     Layer,
     Listed,
@@ -33,30 +34,13 @@ from cudal1_data.kernelgen.frontend.values import (
     Value,
     opaque,
     parts_of,
-    pointwise,
-    shape,
     written,
 )
 from cudal1_data.kernelgen.frontend.views import without_views_between
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Reference, contiguous
+from cudal1_data.kernelgen.ir import Dims, Node, Reference, contiguous
 from cudal1_data.kernelgen.sizes import Size, named
-from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
 
-_ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
-    ast.Add: ("add", "+"),
-    ast.Sub: ("sub", "-"),
-    ast.Mult: ("mul", "*"),
-    ast.Div: ("div", "/"),
-}
-_COMPARED: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
 _MAX_STEPS = 5000
 """Maximum number of expressions evaluated in one reference: unrolled loops could need many."""
 _NOT_FOLLOWED = (
@@ -105,7 +89,7 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.tree = parse(source, where="reference")
-        self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
+        (*_, self.model) = (one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
         self.functions = {one.name: one for one in self.tree.body if isinstance(one, ast.FunctionDef)}
         self.classes = copied.classes(self.tree, self.model)
         self.module = Module("self", members.methods(self.model))
@@ -117,14 +101,20 @@ class _Reader:
         self.body: loops.Body | None = None
         """The current loop."""
         self.sizes: dict[str, str] = {}
+        self.memory = Memory()
+        self.scopes: list[dict[str, Value]] = []
+        """Names of the functions that are read, the innermost last."""
         self.loops = 0
         self.steps = 0
 
     def reference(self, *, in_place: bool) -> Reference:
+        copied.refuse_changed_constants(self.tree)
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
-                self.assign(statement.targets[0], self.value(statement.value, {}), self.constants)
-                self._name_constants(statement.targets[0])
+                value = self.value(statement.value, {})
+                for target in statement.targets:
+                    self.assign(target, value, self.constants)
+                    self._name_constants(target)
         head = copied.head(self.tree, self.source, self.classes)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
             raise UnsuitableError("Model is not a plain nn.Module; templates read a class whose only base is nn.Module")
@@ -176,6 +166,7 @@ class _Reader:
             raise UnsuitableError(f"{method.name} gets {sorted(twice)} twice")
         defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
         alone = [one.arg for one in given.kwonlyargs]
+        _refuse_modules([*names, *alone])
         defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
         for name in (*names, *alone):
             if name not in bound:
@@ -185,9 +176,12 @@ class _Reader:
         return bound
 
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
+        self.scopes.append(scope)
         for statement in function.body:
             if isinstance(statement, ast.Return) and statement.value is not None:
-                return self.value(statement.value, scope)
+                result = self.memory.current(self.value(statement.value, scope))
+                self.scopes.pop()
+                return result
             self.follow(statement, scope)
         raise UnsuitableError(f"{function.name} does not end with a return; templates read functions that do")
 
@@ -195,8 +189,7 @@ class _Reader:
         """Evaluate a statement other than a return."""
         match statement:
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=index)], value=right):
-                stored = self._index(index, scope), self.value(right, scope)
-                scope[name] = stores.stored(name, *stored, scope)
+                self._store(name, self._index(index, scope), self.value(right, scope), scope)
             case ast.Assign(targets=[target], value=right) | ast.AnnAssign(target=target, value=ast.expr() as right):
                 self.assign(target, self.value(right, scope), scope)
             case ast.Expr(value=ast.Constant()):
@@ -209,9 +202,18 @@ class _Reader:
                 first = ast.unparse(statement).partition("\n")[0][:60]
                 raise UnsuitableError(f"{first!r} is neither an assignment nor a return")
 
+    def _store(self, name: str, index: tuple[Value, ...], value: Value, scope: dict[str, Value]) -> None:
+        """Follow `name[index] = value`."""
+        around = {f"{place} {key}": one for place, names in enumerate(self.scopes[:-1]) for key, one in names.items()}
+        whole = scope[name] = self.memory.current(scope[name])
+        scope[name] = result = stores.stored(name, index, value, around | scope)
+        assert isinstance(whole, Node)
+        self.memory.change(whole, result)
+
     def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
         """Bind the names of a target."""
         if isinstance(target, ast.Name):
+            _refuse_modules([target.id] if scope is not self.constants else [])
             scope[target.id] = value
         elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
             for one, part in zip(target.elts, value, strict=True):
@@ -230,7 +232,7 @@ class _Reader:
             case ast.Constant(value=bool() | int() | float() | str() | None as constant):
                 return constant
             case ast.Name(id=name):
-                return scope[name] if name in scope else self.constants[name]
+                return self.memory.current(scope[name] if name in scope else self.constants[name])
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return self._values(parts, scope)
             case (
@@ -246,14 +248,13 @@ class _Reader:
             case ast.Constant(value=value) if value is ...:
                 return Symbol("...", dtype="ellipsis")
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                value = self.value(inner, scope)
-                return _negative(value) if isinstance(value, Node) else -cast("float", value)
+                return arithmetic.negative(self.value(inner, scope))
             case ast.UnaryOp(op=ast.Invert(), operand=inner):
                 return truths.inverted(self.value(inner, scope))
-            case ast.BinOp():
-                return self._arithmetic(node, scope)
-            case ast.Compare():
-                return self._compared(node, scope)
+            case ast.BinOp(left=left, op=op, right=right):
+                return arithmetic.combined(op, *self._pair(left, right, scope))
+            case ast.Compare(left=left, ops=ops, comparators=[right, *_]):
+                return arithmetic.compared(ops, *self._pair(left, right, scope))
             case ast.Attribute():
                 return self._attribute(node, scope)
             case ast.Subscript(value=inner, slice=index):
@@ -274,42 +275,12 @@ class _Reader:
         for one in parts:
             spread = self.value(one.value, scope) if isinstance(one, ast.Starred) else None
             found += spread if isinstance(spread, tuple) else [self.value(one, scope)]
-        return tuple(found)
+        return tuple(self.memory.current(one) for one in found)
 
-    def _arithmetic(self, node: ast.BinOp, scope: dict[str, Value]) -> Value:
-        left, right = self.value(node.left, scope), self.value(node.right, scope)
-        if not isinstance(left, Node) and not isinstance(right, Node):
-            return _number(node.op, left, right)
-        if isinstance(node.op, ast.MatMult):
-            assert isinstance(left, Node)
-            assert isinstance(right, Node)
-            dims = shapes.product(left.dims, right.dims)
-            return opaque("({0} @ {1})", dims, left, right, dtype=dtypes.common((left, right)))
-        if isinstance(node.op, ast.Pow):
-            return calls.call("pow", "torch.pow", (left, right), {})
-        if isinstance(node.op, ast.BitAnd | ast.BitOr):
-            return truths.joined(left, right, every=isinstance(node.op, ast.BitAnd))
-        name, sign = _ARITHMETIC[type(node.op)]
-        tensors = [one for one in (left, right) if isinstance(one, Node)]
-        kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
-        counted = [counts.as_places(one, whole=True) for one in (left, right)]
-        if kind not in FLOATS or not _masks(counted):
-            operands: list[Node] = []
-            text = f"({written(left, operands)} {sign} {written(right, operands)})"
-            return opaque(text, shape(*tensors), *operands, dtype=kind)
-        return pointwise(BINARY[name], *counted, dtype=kind)
-
-    def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
-        left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
-        tensors = [one for one in (left, right) if isinstance(one, Node)]
-        if len(node.ops) != 1 or not tensors:
-            raise UnsuitableError("several comparisons are chained; templates read one comparison of tensors")
-        if (truth := truths.compared(_COMPARED[type(node.ops[0])], left, right)) is not None:
-            return truth
-        operands: list[Node] = []
-        sign = _COMPARED[type(node.ops[0])]
-        text = f"({written(left, operands)} {sign} {written(right, operands)})"
-        return opaque(text, shape(*tensors), *operands, dtype="bool")
+    def _pair(self, left: ast.expr, right: ast.expr, scope: dict[str, Value]) -> tuple[Value, Value]:
+        """Return two operands; the second one may change the first in place."""
+        sides = self.value(left, scope), self.value(right, scope)
+        return self.memory.current(sides[0]), sides[1]
 
     def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
         match node:
@@ -336,7 +307,9 @@ class _Reader:
             case "shape":
                 return value.dims
             case "T":
-                return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+                turned = opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+                self.memory.share(value, turned)
+                return turned
             case "values":
                 return opaque("{0}.values", value.dims, value, dtype=value.dtype)
             case "device" | "dtype":
@@ -356,12 +329,19 @@ class _Reader:
         )
 
     def _item(self, value: Value, index: tuple[Value, ...]) -> Value:
+        value = self.memory.current(value)
         if isinstance(value, tuple | Layer):
             (place,) = index
             parts = parts_of(value)
             return parts[place] if isinstance(place, int) else parts[cast("slice", place)]
         if not isinstance(value, Node):
             raise UnsuitableError("[...] indexes a value other than a tensor or list")
+        found = self._part(value, index)
+        self.memory.share(value, found)
+        return found
+
+    def _part(self, value: Node, index: tuple[Value, ...]) -> Node:
+        """Return `value[index]`."""
         if any(isinstance(one, Symbol) and one.dtype == "ellipsis" for one in index):
             index = pieces.expanded(index, len(value.dims))
             if self.body is None and (taken := pieces.sliced(value, index)) is not None:
@@ -377,8 +357,14 @@ class _Reader:
         return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
 
     def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
-        args = self._values(node.args, scope)
-        named = {str(one.arg): self.value(one.value, scope) for one in node.keywords}
+        receiver = self._receiver(node.func, scope)
+        given = (*node.args, *(one.value for one in node.keywords))
+        values = self._values(given, scope)
+        count = len(values) - len(node.keywords)
+        args, named = (
+            values[:count],
+            {str(one.arg): value for one, value in zip(node.keywords, values[count:], strict=True)},
+        )
         if args and isinstance(args[0], Listed):
             return loops.joined(ast.unparse(node.func), args, named)
         match node.func:
@@ -396,11 +382,12 @@ class _Reader:
             case _ if self.building and (layer := members.made(node.func, self.classes, args, named)) is not None:
                 return layer
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
-                return calls.call(name, ast.unparse(node.func), args, named)
+                return self.memory.called(name, args, calls.call(name, ast.unparse(node.func), args, named))
             case ast.Attribute(value=ast.Attribute(), attr=name) if _OF_TORCH.match(ast.unparse(node.func)):
-                return calls.call(name, ast.unparse(node.func), args, named)
+                return self.memory.called(name, args, calls.call(name, ast.unparse(node.func), args, named))
             case ast.Attribute(value=inner, attr=name):
-                value = self.module if isinstance(inner, ast.Name) and inner.id == "self" else self.value(inner, scope)
+                value = self.module if isinstance(inner, ast.Name) and inner.id == "self" else receiver
+                value = self.memory.current(self.value(inner, scope) if value is None else value)
                 if isinstance(value, Module):
                     if name in value.methods:
                         return self._run(value, name, args, named)
@@ -410,16 +397,26 @@ class _Reader:
                 if name == "size" and isinstance(value, Node) and not named:
                     return self._item(value.dims, args) if args else value.dims
                 if name in ("chunk", "split") and isinstance(value, Node):
-                    return pieces.chunks(name, value, args, named, in_place=self.body is None)
+                    parts = pieces.chunks(name, value, args, named, in_place=self.body is None)
+                    return self.memory.called(name, (value,), parts)
                 # Programs without a kernel for `contiguous()` copy nothing there, and the tensor may have no such view.
                 laid_out = name == "view" and isinstance(value, Node) and value.expression == "a"
-                return calls.call(name, ".reshape" if laid_out else f".{name}", (value, *args), named)
+                result = calls.call(name, ".reshape" if laid_out else f".{name}", (value, *args), named)
+                return self.memory.called(name, (value, *args), result)
             case ast.Subscript():
                 return self._called(self.value(node.func, scope), args, named)
             case _:
                 raise UnsuitableError(
                     f"{ast.unparse(node.func)!r} is called; templates read calls of functions by name"
                 )
+
+    def _receiver(self, called: ast.expr, scope: dict[str, Value]) -> Value:
+        """Return the value whose method is called, which Python computes before the arguments; None for a name's."""
+        inner = called.value if isinstance(called, ast.Attribute) else None
+        name = inner
+        while isinstance(name, ast.Attribute):
+            name = name.value
+        return None if inner is None or isinstance(name, ast.Name) else self.value(inner, scope)
 
     def _called(self, value: Value, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
         """Return the result of a member's call."""
@@ -428,7 +425,12 @@ class _Reader:
         if not isinstance(value, Layer) or not value.name or named:
             raise UnsuitableError("a call is neither of a function by name nor of a member with arguments by position")
         if value.kind != "Sequential":
-            return layers.layer(value, args, self.leaves)
+            result = layers.layer(value, args, self.leaves)
+            if isinstance(result, Node) and layers.changes_operand(value):
+                (operand,) = args
+                assert isinstance(operand, Node)
+                self.memory.apply(operand, result, value.name)
+            return self.memory.called(value.kind.lower(), args, result)
         for one in value.args:
             args = (self._called(one, args, {}),)
         (result,) = args
@@ -447,31 +449,6 @@ class _Reader:
             self.module = around
 
 
-def _masks(values: list[Value]) -> bool:
-    """Return whether all tensors are floats or booleans that a kernel computes."""
-    tensors = [one for one in values if isinstance(one, Node)]
-    return all(one.dtype in FLOATS or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
-
-
-def _negative(node: Node) -> Node:
-    return pointwise("-a", node) if node.dtype in FLOATS else opaque("(-{0})", node.dims, node, dtype=node.dtype)
-
-
-def _number(op: ast.operator, left: Value, right: Value) -> Value:
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise UnsuitableError("arithmetic has an operand that is neither a number nor a tensor")
-    match op:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div():
-            return left / right
-        case ast.FloorDiv():
-            return left // right
-        case ast.Pow() if abs(right) < 64:
-            return cast("float", left**right)
-        case _:
-            raise UnsuitableError(f"the operator {type(op).__name__} is not read; templates read plain arithmetic")
+def _refuse_modules(names: Sequence[str]) -> None:
+    if found := set(names) & {"self", "torch", "nn", "F", "math"}:
+        raise UnsuitableError(f"the name {min(found)} is assigned; templates read it as the module or the model")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value
+from cudal1_data.kernelgen.frontend.values import Layer, Value
 from cudal1_data.kernelgen.ir import Dims, Node, broadcast
 
 _KEEPS_SHAPE = (
@@ -85,7 +85,7 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             result.append(1)
         elif isinstance(one, slice):
             result.append(len(range(*one.indices(left.pop(0)))))
-        elif isinstance(one, int) or (isinstance(one, Symbol) and one.dtype == "index"):
+        elif (isinstance(one, int) and not isinstance(one, bool)) or getattr(one, "dtype", "") == "index":
             left.pop(0)
         elif isinstance(one, Node) and one.dtype == "int64":
             left.pop(0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import shapes
-from cudal1_data.kernelgen.frontend.values import Value, opaque, written
+from cudal1_data.kernelgen.frontend.values import Value, opaque, tensors, written
 from cudal1_data.kernelgen.ir import Node, broadcast, walk
 
 _CHANGED = "{0}  # changed in place"
@@ -48,11 +48,5 @@ def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str
 
 def _is_used(whole: Node, name: str, scope: Mapping[str, Value]) -> bool:
     """Return whether another name refers to the tensor or to a value computed from it."""
-    others = [one for key, value in scope.items() if key != name for one in _tensors(value)]
+    others = [one for key, value in scope.items() if key != name for one in tensors(value)]
     return any(one is whole for one in walk(*others))
-
-
-def _tensors(value: Value) -> list[Node]:
-    if isinstance(value, tuple):
-        return [one for part in value for one in _tensors(part)]
-    return [value] if isinstance(value, Node) else []

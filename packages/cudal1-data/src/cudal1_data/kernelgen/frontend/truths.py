@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import counts, shapes
+from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
 from cudal1_data.kernelgen.frontend.layout import recounted, reshaped, rewritten
 from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise, shape
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node
@@ -16,13 +16,15 @@ _EXPRESSIONS = {"<": "less(a, b)", ">": "less(b, a)", "<=": "less_equal(a, b)", 
 def compared(sign: str, left: Value, right: Value) -> Node | None:
     """Return a comparison in a kernel; None if PyTorch makes it.
 
-    Integers are compared only with places: kernels compare in float32, which is exact for places, and rounding other
-    integers keeps their order relative to places.
+    PyTorch rounds a number to the tensor's dtype first. Integers are compared only with places: kernels compare in
+        float32, which is exact for places, and rounding other integers keeps their order relative to places.
     """
     tensors = [one for one in (left, right) if isinstance(one, Node)]
     if sign not in _EXPRESSIONS:
         return None
     if all(one.dtype in FLOATS for one in tensors):
+        kind = dtypes.promoted(left, right)
+        left, right = (one if isinstance(one, Node) else dtypes.rounded(one, kind) for one in (left, right))
         return pointwise(_EXPRESSIONS[sign], counts.as_places(left), counts.as_places(right), dtype="bool")
     if len(tensors) == 2 and all(one.dtype == "int64" for one in tensors):
         known = [counts.as_places(one, whole=True) for one in tensors]

@@ -93,11 +93,12 @@ def pointwise(expression: str, *operands: Value, dtype: str = "") -> Node:
             nodes.append(operand)
         elif isinstance(operand, Ratio):
             names[letter] = f"({operand.kernel})"
-        elif isinstance(operand, int | float):
+        elif isinstance(operand, int | float) and operand == operand:
             names[letter] = f"({float(operand)!r})" if operand < 0 else repr(float(operand))
         else:
             raise UnsuitableError(
-                f"{expression!r} has a {type(operand).__name__}; templates read tensors and numbers there"
+                f"{expression!r} has {operand if isinstance(operand, float) else f'a {type(operand).__name__}'};"
+                " templates read tensors and numbers there"
             )
     text = "".join(names.get(part, part) for part in _split(expression))
     floats = {one.dtype for one in nodes if one.dtype in FLOATS and one.dims} or {one.dtype for one in nodes}
@@ -169,6 +170,19 @@ def parts_of(value: Value) -> tuple[Value, ...]:
             "a list or tuple is needed (get_inputs, several results, *values), and another value is given"
         )
     return value
+
+
+def tensors(value: Value) -> list[Node]:
+    """Return the tensors of a value: itself, those of a list, or the one that a symbol belongs to."""
+    match value:
+        case Node():
+            return [value]
+        case Symbol(of=Node() as of):
+            return [of]
+        case tuple():
+            return [one for part in value for one in tensors(part)]
+        case _:
+            return []
 
 
 def _split(expression: str) -> list[str]:
