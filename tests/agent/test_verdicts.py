@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import Meter, throughput_text
 from cudal1_agent.run.verdicts import CHUNK, Verdicts
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status
+from cudal1_env.hardware import has_gpu
 from cudal1_env.records import Precision
 from doubles.training import BreakingEvaluator, HashEvaluator, evaluation, suite
 
@@ -178,3 +180,18 @@ def test_the_meter_counts_each_second_for_the_innermost_part() -> None:
     text = throughput_text([reading])
     assert "16 updates" in text
     assert "judging 27%" in text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")
+def test_a_judge_finds_the_gpu_memory_that_a_stage_no_longer_uses() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.weights = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
+            self.itself = self
+
+    Trainer()
+    kept = torch.cuda.memory_reserved()
+    with Archive() as archive:
+        Verdicts(HashEvaluator(), archive).judge([(TASKS[0], PROGRAMS[0])])
+    assert torch.cuda.memory_reserved() <= kept - (1 << 30)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cudal1_agent import gpu_memory
 from cudal1_agent.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class TransformersPolicy:
                 answers[index] = answer
             if self._progress is not None:
                 self._progress(start + len(part), len(order))
+        gpu_memory.release()
         return [answers[i * n : (i + 1) * n] for i in range(len(prompts))]
 
     def close(self) -> None:

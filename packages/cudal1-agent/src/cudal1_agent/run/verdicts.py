@@ -10,6 +10,7 @@ from cudal1_data.hashes import digest
 from cudal1_env import Archive, Evaluation, Evaluator, Status, evaluate_answers, extract_source
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
+from cudal1_agent import gpu_memory
 from cudal1_agent.run.meter import Meter
 
 CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
@@ -93,6 +94,7 @@ class Verdicts:
                 fresh.append(index)
         # A task's programs together: they share its oracle in the judge.
         fresh.sort(key=lambda index: jobs[index][0].id)
+        gpu_memory.release()
         for start in range(0, len(fresh), CHUNK):
             part = fresh[start : start + CHUNK]
             found |= self._measure(jobs, part, precision)
