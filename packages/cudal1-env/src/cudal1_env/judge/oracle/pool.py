@@ -156,10 +156,12 @@ class Pool:
         self.fresh = WARM_SETS
         """Number of the first set that no candidate has seen, after those for untimed calls."""
         self._wanted = 0
-        """Number of sets that the last trial prepared at its start."""
+        """Number of new sets that the last trial prepared."""
         self._weights: Weights | None = None
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
+        self._wide: dict[int, tuple[Answer, ...]] = {}
+        """Widened answers of kept sets on which many candidates are compared."""
         self.max_bytes = settings.pool_bytes
         """Maximum memory of kept sets; the owner of several pools sets it."""
         self.size_bytes = 0
@@ -307,13 +309,12 @@ class Pool:
                 part = self.sets(start, min(start + step, last))
                 if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
                     break
-            if first == self.fresh:
-                self._wanted = last - first
+            self._wanted = last - self.fresh
             self.make_way()
 
     @contextlib.contextmanager
     def making_ahead(self) -> Generator[None]:
-        """Make as many new sets as the last trial prepared at its start, in a background thread during the block.
+        """Make as many new sets as the last trial prepared, in a background thread during the block.
 
         They are complete when the block ends. The device must be leased, and nothing may be timed meanwhile.
         """
@@ -331,7 +332,7 @@ class Pool:
         """Mark the sets before number `last` as seen by a candidate, and forget them."""
         self.fresh = max(self.fresh, last)
         for key in [key for key in self._sets if WARM_SETS <= key < self.fresh]:
-            self.size_bytes -= self._sets.pop(key).size_bytes
+            self.size_bytes -= self._sets.pop(key).size_bytes + _limit_bytes(self._wide.pop(key, ()))
 
     def rest(self) -> None:
         """Free the memory that is needed only for making sets, in the judge and in the oracle.
@@ -362,6 +363,7 @@ class Pool:
     def forget(self) -> None:
         """Free the memory of all sets; each is the same when it is made again."""
         self._sets.clear()
+        self._wide.clear()
         self.size_bytes = 0
         self.device.trim()
 
@@ -410,13 +412,24 @@ class Pool:
     def _widened(self, index: int, distribution: str) -> tuple[Answer, ...]:
         """Return the answers of a set with tolerances that also count the reference's errors on moved inputs."""
         with self._lock:
+            if (known := self._wide.get(index)) is not None:
+                return known
             index, request = self._draft(index, distribution)
             try:
                 ((one, _),) = self._finished([(index, replace(request, nearby=True))])
             except RaisedError:  # not every function is defined on moved inputs
                 ((one, _),) = self._finished([(index, request)])
             self.make_way()
-            return one.answers
+            kept = self._sets.get(index)
+            if index >= len(_CYCLE) or kept is None:
+                return one.answers
+            # Many candidates are compared on it. Its values are the same, so one copy of them is kept.
+            pairs = zip(one.answers, kept.answers, strict=True)
+            found = tuple(replace(wide, values=own.values, whole=own.whole) for wide, own in pairs)
+            if self.size_bytes + (size := _limit_bytes(found)) <= self.max_bytes:
+                self._wide[index] = found
+                self.size_bytes += size
+            return found
 
     def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)
@@ -477,3 +490,8 @@ class Pool:
         self.closed = True
         self.oracle.close()
         self.forget()
+
+
+def _limit_bytes(answers: Sequence[Answer]) -> int:
+    """Return the memory of the tolerances."""
+    return sum(one.limits.nbytes + (0 if one.whole_limits is None else one.whole_limits.nbytes) for one in answers)
