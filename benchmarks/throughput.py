@@ -4,9 +4,10 @@
 
 Three sets of programs: `plain`, published ones without an extension; `inline`, published ones with `load_inline`; `rl`,
 new Triton and NVRTC programs of a few generated tasks. They are sampled with `SEED`. The two sides judge each set in
-blocks, alternately; each block cold (nothing is built) and then warm (the same programs again, with builds kept).
+blocks, alternately; each block cold (nothing is built) and then warm (the same programs again).
 
-- `cudal1`: `precompile`, then `evaluate_many` of one judge at `training` precision. GPU-seconds are the leases'.
+- `cudal1`: `precompile`, then `evaluate_many` of one judge at `training` precision. The judge is started for the cold
+  phase and judges the warm one, too, as a service does. GPU-seconds are the leases'.
 - `kernelbench`: all cores build, then each program is evaluated in a separate process, one at a time, with 5 trials for
   correctness and 100 for time. GPU-seconds are those of these processes. The checkout's package is imported.
 
@@ -29,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -121,10 +122,10 @@ def jobs_of(name: str, table: Path, device: Device, count: int) -> list[Job]:
     return new_programs(device, count) if name == "rl" else published(table, inline=name == "inline", count=count)
 
 
-def judged(judge: Judge, jobs: Sequence[Job]) -> Counts:
-    """Judge programs with cudal1."""
+def judged(judge: Judge, jobs: Sequence[Job], began: float | None) -> Counts:
+    """Judge programs with cudal1; count from `began` on, when the judge was started, or from now on."""
     pairs = [(job.task, job.program) for job in jobs]
-    began = time.perf_counter()
+    began = time.perf_counter() if began is None else began
     found: list[Evaluation] = []
     for start in range(0, len(pairs), judge.settings.max_pools):  # the maximum of `precompile`
         part = pairs[start : start + judge.settings.max_pools]
@@ -196,16 +197,17 @@ def watched(device: Device) -> Iterator[Callable[[], float | None]]:
 def block(side: str, jobs: Sequence[Job], given: argparse.Namespace, scratch: Path) -> Iterator[dict[str, Any]]:
     """Judge a block cold and warm with one side; yield a line for each."""
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")  # without builds of earlier blocks
-    settings = JudgeSettings(device=given.device)
-    for phase in ("cold", "warm"):
-        with watched(given.device) as busy:
-            if side == "cudal1":
-                with Judge(settings) as judge:  # a new one: the store is warm, not a pool
-                    counts = judged(judge, jobs)
-            else:
-                counts = kernelbench(given.kernelbench, scratch / "builds", jobs)
-            share = busy()
-        yield {"side": side, "phase": phase, "programs": len(jobs), "busy_share": share, **vars(counts)}
+    began = time.perf_counter()
+    with Judge(JudgeSettings(device=given.device)) if side == "cudal1" else nullcontext() as judge:
+        for phase in ("cold", "warm"):
+            with watched(given.device) as busy:
+                if judge is not None:
+                    counts = judged(judge, jobs, began)
+                else:
+                    counts = kernelbench(given.kernelbench, scratch / "builds", jobs)
+                share = busy()
+            yield {"side": side, "phase": phase, "programs": len(jobs), "busy_share": share, **vars(counts)}
+            began = None
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
