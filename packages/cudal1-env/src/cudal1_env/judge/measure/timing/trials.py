@@ -168,7 +168,7 @@ class Trials:
             reference.construct(pool.construct_seed)
             for one in sets:
                 with alone:
-                    reference.warm(one, 0)
+                    reference.untimed_s(one, 0)
             reference.freeze()
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
@@ -178,7 +178,7 @@ class Trials:
             if pool.io_spec.state:
                 reference.load(pool.weights())
             calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
-            elapsed_s = [reference.warm(one, slot)[0] for slot, one in calls]
+            elapsed_s = [reference.untimed_s(one, slot) for slot, one in calls]
             reference.freeze()
         return min(elapsed_s[1:])
 
@@ -187,8 +187,7 @@ class Trials:
         with case.watch.phase("warmup"):
             load_weights(pool, candidate, seen)
             for slot, one in enumerate(pool.sets(0, WARM_SETS)):
-                _, comparisons = candidate.warm(one, slot)
-                seen.tally.check(one, comparisons)
+                seen.tally.check(one, candidate.warm(one, slot))
 
     def _warm_sets(self, case: Case, pool: Pool, count: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
