@@ -168,11 +168,17 @@ def _entropy(counts: torch.Tensor) -> float:
 
 def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each window's hash and number of value changes, both of shape (windows,)."""
-    powers = _powers(_FACTOR, len(flat), flat.device)
-    sums = torch.nn.functional.pad((flat * powers).cumsum(0), (1, 0))
-    hashes = (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(flat) - length + 1, flat.device)
-    changes = torch.nn.functional.pad((flat[1:] != flat[:-1]).cumsum(0), (1, 0))
-    return (hashes ^ (hashes >> 31)) * _FACTOR, changes[length - 1 :] - changes[: len(hashes)]
+    sums = _sums(flat * _powers(_FACTOR, len(flat), flat.device))
+    hashes = (sums[length:] - sums[:-length]).mul_(_powers(_INVERSE, len(flat) - length + 1, flat.device))
+    changes = _sums(flat[1:] != flat[:-1])
+    return hashes.bitwise_xor_(hashes >> 31).mul_(_FACTOR), changes[length - 1 :] - changes[: len(hashes)]
+
+
+def _sums(values: torch.Tensor) -> torch.Tensor:
+    """Return sums of the first values, from none to all."""
+    sums = torch.zeros(len(values) + 1, dtype=torch.int64, device=values.device)
+    torch.cumsum(values, 0, out=sums[1:])
+    return sums
 
 
 @lru_cache(maxsize=8)
@@ -239,11 +245,11 @@ class Windows:
         if self._hashes:
             came = _came(torch.cat(self._hashes), hashes, telling).split([len(one) for one in self._hashes])
             self._again = [one | new for one, new in zip(self._again, came, strict=True)]
-        hashes = torch.where(telling, hashes, -1)
         if len(hashes) > _SOME:
-            hashes = hashes[_places(len(hashes), self._secret, flat)]
-        self._hashes.append(hashes)
-        self._again.append(torch.zeros_like(hashes, dtype=torch.bool))
+            places = _places(len(hashes), self._secret, flat)
+            hashes, telling = hashes[places], telling[places]
+        self._hashes.append(torch.where(telling, hashes, -1))
+        self._again.append(torch.zeros_like(telling))
 
     @property
     def came(self) -> float:
