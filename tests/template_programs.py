@@ -8,6 +8,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -120,6 +121,39 @@ def small_task(task_id: str) -> Task:
     sizes = task.sizes["cpu"].default
     small = SMALL | SMALL_OF.get(task_id, {})
     return task.at({name: size for name, size in small.items() if sizes.get(name, 0) > size}, tag=False)
+
+
+def reference_of(
+    forward: str,
+    *,
+    inputs: str,
+    names: str = "x",
+    init: str = "",
+    parameters: str = "self",
+    given: str = "",
+    head: str = "",
+    methods: str = "",
+    tail: str = "",
+) -> str:
+    """Return a reference's text.
+
+    Args:
+        forward: Statements of `forward`, one a line, whose parameters are `names`.
+        inputs: What `get_inputs` returns.
+        init: Statements of the constructor, one a line, whose parameters are `parameters`.
+        given: What `get_init_inputs` returns.
+        head: Statements before the model.
+        methods: Further lines of the class.
+        tail: Statements at the end.
+    """
+    made = "".join(f"        {line}\n" for line in ["super().__init__()", *init.splitlines()])
+    body = "".join(f"        {line}\n" for line in forward.splitlines())
+    return (
+        f"import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n{head}\n\n"
+        f"class Model(nn.Module):\n    def __init__({parameters}):\n{made}\n"
+        f"    def forward(self, {names}):\n{body}{methods}\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return [{given}]\n\n\n{tail}"
+    )
 
 
 def imported(text: str, folder: Path) -> ModuleType:
@@ -255,6 +289,24 @@ def errors_in_interpreter(*tasks: str) -> dict[str, float]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     errors: dict[str, float] = json.loads(done.stdout)
+    return errors
+
+
+def errors_of_forms(forms: Mapping[str, str], folder: Path) -> dict[str, float]:
+    """Return errors of the Triton programs of each reference, run in Triton's interpreter.
+
+    The errors have the reference's name, and after a comma the kind of program if it is a particular one.
+    """
+    names = {str(folder / f"form{place}.py"): name for place, name in enumerate(forms)}
+    for path, name in names.items():
+        Path(path).write_text(forms[name])
+    errors: dict[str, float] = {}
+    left = set(forms)
+    for told, error in errors_in_interpreter(*names).items():
+        path, comma, kind = told.partition(",")
+        errors[names[path] + comma + kind] = error
+        left.discard(names[path])
+    assert not left, "none of their programs ran"
     return errors
 
 

@@ -10,52 +10,15 @@ from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
-from template_programs import errors_in_interpreter, imported
-
-SOURCE = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-B = 4
-N = 6
-{head}
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(N, N)
-        {init}
-
-    def forward(self, {names}):
-        {forward}
-{methods}
-
-def get_inputs():
-    return [{inputs}]
-
-
-def get_init_inputs():
-    return []
-
-{tail}
-"""
+from template_programs import errors_of_forms, imported, reference_of
 
 
 def source_of(
-    forward: str,
-    init: str = "self.n = 1",
-    *,
-    names: str = "x",
-    inputs: str = "torch.randn(B, N)",
-    head: str = "",
-    methods: str = "",
-    tail: str = "",
+    forward: str, init: str = "self.n = 1", *, head: str = "", inputs: str = "torch.randn(B, N)", **parts: str
 ) -> str:
-    """Return a reference: its statements, one a line."""
-    inner = {"forward": forward, "init": init}
-    lines = {name: text.replace("\n", "\n        ") for name, text in inner.items()}
-    return SOURCE.format(names=names, inputs=inputs, head=head, methods=methods, tail=tail, **lines)
+    """Return a reference with a linear layer: its statements, one a line, and parts of `reference_of`."""
+    init, head = f"self.fc = nn.Linear(N, N)\n{init}", f"B = 4\nN = 6\n{head}"
+    return reference_of(forward, init=init, head=head, inputs=inputs, **parts)
 
 
 RELU = "self.act = nn.ReLU(inplace=True)"
@@ -282,11 +245,7 @@ def test_a_tile_of_several_rows_is_refused_for_a_tensor_of_one_row(forward: str)
 @pytest.mark.slow
 def test_a_triton_program_computes_what_its_reference_computes(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    paths = [tmp_path / f"{name.replace(' ', '_')}.py" for name in SAME]
-    for path, source in zip(paths, SAME.values(), strict=True):
-        path.write_text(source)
-    errors = errors_in_interpreter(*map(str, paths))
-    assert {name.partition(",")[0] for name in errors} == set(map(str, paths))
+    errors = errors_of_forms(SAME, tmp_path)
     assert max(error for name, error in errors.items() if "halves" not in name) < 2e-5
     assert max(errors.values()) < 2e-3
 

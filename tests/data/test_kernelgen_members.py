@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
-from template_programs import error_of, errors_in_interpreter, imported
+from template_programs import error_of, errors_of_forms, imported, reference_of
 
 NORM = """class RMSNorm(nn.Module):
     # Scales rows to a root mean square of 1.
@@ -77,14 +77,8 @@ def source_of(
     init: str, forward: str, *, head: str = "", given: str = "dim", inputs: str = "torch.randn(rows, dim)"
 ) -> str:
     """Return a reference with these lines in its constructor and in `forward(self, x)`."""
-    made = "".join(f"        {line}\n" for line in ["super().__init__()", *init.splitlines()])
-    body = "".join(f"        {line}\n" for line in forward.splitlines())
-    return (
-        f"import math\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n{head}\n\n"
-        f"class Model(nn.Module):\n    def __init__(self, dim):\n{made}\n    def forward(self, x):\n{body}\n\n"
-        f"rows, dim = 6, 8\n\n\ndef get_inputs():\n    return [{inputs}]\n\n\n"
-        f"def get_init_inputs():\n    return [{given}]\n"
-    )
+    head = f"import math\n\nrows, dim = 6, 8\n\n\n{head}"
+    return reference_of(forward, init=init, parameters="self, dim", given=given, inputs=inputs, head=head)
 
 
 IDS = "torch.randint(0, 12, (3, 5))"
@@ -325,9 +319,4 @@ def test_members_that_are_not_read_are_refused_by_name(name: str) -> None:
 @pytest.mark.slow
 def test_triton_programs_with_members_are_correct_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    paths = [tmp_path / f"{name.replace(' ', '_')}.py" for name in FORMS]
-    for path, source in zip(paths, FORMS.values(), strict=True):
-        path.write_text(source)
-    errors = errors_in_interpreter(*map(str, paths))
-    assert {name.partition(",")[0] for name in errors} == set(map(str, paths))
-    assert max(errors.values()) < 2e-5
+    assert max(errors_of_forms(FORMS, tmp_path).values()) < 2e-5

@@ -15,7 +15,7 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.make import variants
 from doubles.cuda import Gpu, doubled
-from template_programs import error_of, errors_in_interpreter, imported
+from template_programs import error_of, errors_of_forms, imported, reference_of
 
 TOLERANCE = 2e-5
 
@@ -25,26 +25,11 @@ def task_of(source: str) -> Task:
     return load_task("starter/swish_chain").model_copy(update={"source": source, "variants": ()})
 
 
-def source_of(
-    forward: str,
-    *,
-    init: str = "",
-    given: str = "",
-    parameters: str = "self",
-    inputs: str = "torch.randn(6, 8)",
-    head: str = "",
-    methods: str = "",
-) -> str:
-    """Return a reference whose `forward(self, x)` returns an expression."""
-    constructor = "".join(f"        {line}\n" for line in ["super().__init__()", *init.splitlines()])
-    others = "".join(f"    {line}\n" for line in methods.splitlines())
+def source_of(forward: str, *, inputs: str = "torch.randn(6, 8)", methods: str = "", **parts: str) -> str:
+    """Return a reference whose `forward(self, x)` returns an expression, from parts of `reference_of`."""
     names = ", ".join("xyz"[: inputs.count("torch.ra")])
-    return (
-        f"import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n{head}\n\n"
-        f"class Model(nn.Module):\n    def __init__({parameters}):\n{constructor}{others}\n"
-        f"    def forward(self, {names}):\n        return {forward}\n\n"
-        f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return [{given}]\n"
-    )
+    methods = "".join(f"\n    {line}" for line in methods.splitlines())
+    return reference_of(f"return {forward}", inputs=inputs, names=names, methods=methods, **parts)
 
 
 def is_right(source: str, folder: Path) -> bool:
@@ -173,11 +158,7 @@ def test_programs_of_every_way_can_be_constructed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_triton_program_for_kernelbench_s_form_is_correct_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    path = tmp_path / "bench.py"
-    path.write_text(BENCH)
-    errors = errors_in_interpreter(str(path))
-    assert errors
-    assert max(errors.values()) < TOLERANCE
+    assert max(errors_of_forms({"bench": BENCH}, tmp_path).values()) < TOLERANCE
 
 
 def test_defaults_and_names_of_arguments_are_bound(tmp_path: Path) -> None:
@@ -581,15 +562,7 @@ PRODUCTS: dict[str, dict[str, str]] = {
 def test_triton_programs_of_these_forms_are_correct_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     forms = {**ROWS, **PRODUCTS, "long rows": {"forward": "torch.softmax(x, -1)", "inputs": "torch.randn(3, 70)"}}
-    files: list[Path] = []
-    for place, form in enumerate(forms.values()):
-        files.append(tmp_path / f"form{place}.py")
-        files[-1].write_text(source_of(**form))
-    errors = errors_in_interpreter(*map(str, files))
-    names = dict(zip(map(str, files), forms, strict=True))
-    told = {
-        names[name.partition(",")[0]] + name.partition(",")[1] + name.partition(",")[2]: errors[name] for name in errors
-    }
+    told = errors_of_forms({name: source_of(**form) for name, form in forms.items()}, tmp_path)
     assert {f"{name}, product" for name in PRODUCTS} <= set(told)
     assert "long rows, in parts" in told
     assert {name: one for name, one in told.items() if not one < (1e-2 if "hal" in name else TOLERANCE)} == {}

@@ -15,7 +15,7 @@ import torch
 
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.models import Mode, copied
-from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, is_view
+from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, has_tensor, is_view, name_of
 
 _MAX_CALLS = 16
 """Maximum calls to choose."""
@@ -76,6 +76,8 @@ class Calls(Mode):
         self._change = change
         self._gpu = gpu
         self._kept = kept
+        self._is_done = False
+        """Whether the one call to change is behind."""
         self._count = 0
         self._of_name = Counter[str]()
 
@@ -83,15 +85,20 @@ class Calls(Mode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Execute one operator call."""
-        call, began = Call(func, args, kwargs or {}), time.perf_counter()
-        if not _computes(func) or not call.tensors:
-            return func(*args, **call.kwargs)
-        places = self._count, (call.name, self._of_name[call.name])
+        kwargs, began = kwargs or {}, time.perf_counter()
+        if self._is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        name = name_of(func)
+        places = self._count, (name, self._of_name[name])
         self._count += 1
-        self._of_name[call.name] += 1
+        self._of_name[name] += 1
         if self._change is not None:
-            return self._change(call) if self._number in (None, *places) else func(*args, **call.kwargs)
-        result = func(*args, **call.kwargs)
+            if self._number not in (None, *places):
+                return func(*args, **kwargs)
+            self._is_done = self._number is not None
+            return self._change(Call(func, args, kwargs))
+        call = Call(func, args, kwargs)
+        result = func(*args, **kwargs)
         if self._gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
@@ -110,7 +117,7 @@ class Calls(Mode):
 @cache
 def _computes(func: Any) -> bool:
     """Return whether an operator computes something: it makes no view, and does more than reserve memory."""
-    return not is_view(func) and Call(func, (), {}).name not in _NOTHING
+    return not is_view(func) and name_of(func) not in _NOTHING
 
 
 def results(result: Any) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,8 +51,8 @@ _FACTOR = 0x5851F42D4C957F2D
 """Multiplier of a polynomial hash modulo 2 ** 64 (Knuth's)."""
 _INVERSE = pow(_FACTOR, -1, 1 << 64) - (1 << 64 if pow(_FACTOR, -1, 1 << 64) >> 63 else 0)
 """Inverse of `_FACTOR`, as a signed number."""
-_TABLE = 22
-"""Bits of a hash that index the lookup table."""
+_SPARSE = 32
+"""A lookup table has about this many places for each hash in it."""
 
 
 def recurrence(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -167,25 +168,44 @@ def _entropy(counts: torch.Tensor) -> float:
 
 def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each window's hash and number of value changes, both of shape (windows,)."""
-    powers = _powers(_FACTOR, len(flat), flat)
-    sums = torch.nn.functional.pad((flat * powers).cumsum(0), (1, 0))
-    hashes = (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(flat) - length + 1, flat)
-    changes = torch.nn.functional.pad((flat[1:] != flat[:-1]).cumsum(0), (1, 0))
-    return (hashes ^ (hashes >> 31)) * _FACTOR, changes[length - 1 :] - changes[: len(hashes)]
+    sums = _sums(flat * _powers(_FACTOR, len(flat), flat.device))
+    hashes = (sums[length:] - sums[:-length]).mul_(_powers(_INVERSE, len(flat) - length + 1, flat.device))
+    changes = _sums(flat[1:] != flat[:-1])
+    return hashes.bitwise_xor_(hashes >> 31).mul_(_FACTOR), changes[length - 1 :] - changes[: len(hashes)]
 
 
-def _powers(base: int, count: int, like: torch.Tensor) -> torch.Tensor:
+def _sums(values: torch.Tensor) -> torch.Tensor:
+    """Return sums of the first values, from none to all."""
+    sums = torch.zeros(len(values) + 1, dtype=torch.int64, device=values.device)
+    torch.cumsum(values, 0, out=sums[1:])
+    return sums
+
+
+@lru_cache(maxsize=8)
+def _powers(base: int, count: int, device: torch.device) -> torch.Tensor:
     """Return the first `count` powers of a number modulo 2 ** 64, from the zeroth."""
-    factors = torch.full((count,), base, dtype=torch.int64, device=like.device)
+    factors = torch.full((count,), base, dtype=torch.int64, device=device)
     factors[0] = 1
     return factors.cumprod(0)
 
 
-def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
-    """Return which of the known hashes occur in `hashes`; a table of low bits narrows the search."""
-    table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
-    table[known & (1 << _TABLE) - 1] = True
-    return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
+def _came(known: torch.Tensor, hashes: torch.Tensor, telling: torch.Tensor) -> torch.Tensor:
+    """Return which of the known hashes occur among those of `hashes` that are `telling`.
+
+    Tables of some bits of the hashes, other bits each way, narrow the search on both sides.
+    """
+    some = hashes[_may_be_in(known, hashes) & telling]
+    found = _may_be_in(some >> 32, known >> 32)
+    found[found.clone()] = torch.isin(known[found], some)
+    return found
+
+
+def _may_be_in(held: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return which of the wanted numbers agree with one that is held in their low bits."""
+    size = 1 << (_SPARSE * len(held)).bit_length()
+    table = torch.zeros(size, dtype=torch.bool, device=held.device)
+    table[held & size - 1] = True
+    return table[wanted & size - 1]
 
 
 def _same_places(drawn: torch.Tensor) -> float:
@@ -223,11 +243,13 @@ class Windows:
         hashes, changes = windows_of(flat, self._length)
         telling = changes >= max(_CHANGES, int(changes.double().mean()) // 2)
         if self._hashes:
-            came = _came(torch.cat(self._hashes), hashes[telling]).split(_SOME)
+            came = _came(torch.cat(self._hashes), hashes, telling).split([len(one) for one in self._hashes])
             self._again = [one | new for one, new in zip(self._again, came, strict=True)]
-        places = _places(len(hashes), self._secret, flat)
-        self._hashes.append(torch.where(telling[places], hashes[places], -1))
-        self._again.append(torch.zeros(_SOME, dtype=torch.bool, device=flat.device))
+        if len(hashes) > _SOME:
+            places = _places(len(hashes), self._secret, flat)
+            hashes, telling = hashes[places], telling[places]
+        self._hashes.append(torch.where(telling, hashes, -1))
+        self._again.append(torch.zeros_like(telling))
 
     @property
     def came(self) -> float:

@@ -6,13 +6,13 @@ A fault changes one call only. `Call.faults` names the faults of a call; `Call.w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -96,6 +96,18 @@ def is_view(func: Any) -> bool:
     return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
 
 
+@cache
+def name_of(func: Any) -> str:
+    """Return an operator's name, without the underscore of in-place operators."""
+    text = func._schema.name.partition("::")[2]
+    return text[:-1] if text.endswith("_") and not text.endswith("__") else text
+
+
+def has_tensor(values: Iterable[Any]) -> bool:
+    """Return whether a tensor is among an operator's arguments, or in one of its lists."""
+    return any(isinstance(one, torch.Tensor) or (isinstance(one, list | tuple) and has_tensor(one)) for one in values)
+
+
 @dataclass
 class Call:
     """One call of an operator, as a dispatch mode sees it."""
@@ -104,22 +116,16 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    @cached_property
+    @property
     def name(self) -> str:
         """The operator's name, without the underscore of in-place operators."""
-        text = self.func._schema.name.partition("::")[2]
-        return text[:-1] if text.endswith("_") and not text.endswith("__") else text
+        return name_of(self.func)
 
     @cached_property
     def operands(self) -> list[torch.Tensor]:
         """The call's floating-point tensors."""
         values = [*self.args, *self.kwargs.values()]
         return [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors among the call's arguments, also in lists."""
-        return [one for one in tree_leaves([self.args, self.kwargs]) if isinstance(one, torch.Tensor)]
 
     @cached_property
     def kind(self) -> str | None:
