@@ -39,7 +39,7 @@ from typing import Any
 from cudal1_data import Task, load_suite
 from cudal1_data.corpus.build import render
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.records import Device, Evaluation, Status
+from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Status
 from parts import machine_line
 
 SEED = 20261125
@@ -278,7 +278,7 @@ def main() -> None:
                 shutil.rmtree(scratch, ignore_errors=True)
             with path.open("a") as file:
                 for line in found:
-                    line = {"set": name, "block": number, **line}
+                    line = {"set": name, "block": number, "protocol": PROTOCOL_VERSION, **line}
                     lines.append(line)
                     file.write(json.dumps(line) + "\n")
                     print(json.dumps(line), file=sys.stderr, flush=True)
