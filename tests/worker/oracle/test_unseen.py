@@ -72,6 +72,18 @@ LEFT_OUT = {
         "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",
         "of dimension 1 of",
     ),
+    "columns behind a function without a derivative": (
+        "torch.special.scaled_modified_bessel_k0(x.abs() + 1) * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
+        "(special_scaled_modified_bessel_k0), if it was another call's",
+    ),
+    "columns that are written to": (
+        "(lambda y: y.mul_(torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).add_(t))(x.exp())",
+        "of dimension 1 of step",
+    ),
+    "columns behind integers": (
+        "nn.functional.embedding((t * 64).long()[0], w).exp() * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
+        "if it was another call's",
+    ),
     "iterations that converge": (
         "functools.reduce(lambda y, _: 0.5 * x + 0.25 * (y.roll(1) + y.roll(-1)), range(60), 0 * x)",
         "if it was another call's",

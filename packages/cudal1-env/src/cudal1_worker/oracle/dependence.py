@@ -23,6 +23,8 @@ from cudal1_worker.oracle.steps import Call, Place
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
+_DISTANCES = (2, 8)
+"""Distances of indices of a tensor without a gradient that are left out together."""
 _PARTS = 4
 """One of so many parts is what matters least."""
 Target = int | tuple[Place, int | str | None]
@@ -78,12 +80,14 @@ def _effects(
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
     values = [leaves[place].clone() if place in leaves else value for place, value in enumerate(copied(given))]
-    kept, before = dict[Place, tuple[Call, torch.Tensor]](), torch.get_default_dtype()
+    kept, before = dict[Place, tuple[Call, torch.Tensor, int]](), torch.get_default_dtype()
 
     def keep(call: Call) -> Any:
         result = call.func(*call.args, **call.kwargs)
         if (call.place, None) in wanted and (own := results(result)):
-            kept[call.place] = call, own[0]
+            kept[call.place] = call, own[0], own[0]._version
+            if own[0].is_floating_point():  # also where autograd sees nothing, as behind integers
+                own[0].requires_grad_()
         return result
 
     torch.set_default_dtype(torch.float64)
@@ -97,10 +101,12 @@ def _effects(
                     total = total + (output.reshape(-1) * (signs / limit)).nan_to_num().sum()
     finally:
         torch.set_default_dtype(before)
-    known = leaves | {(place, None): result for place, (_, result) in kept.items() if result.requires_grad}
+    # The gradient by a tensor that was written to is that by its last value.
+    kept = {place: one for place, one in kept.items() if one[1].requires_grad and one[1]._version == one[2]}
+    known = leaves | {(place, None): result for place, (_, result, _) in kept.items()}
     gradients = dict(zip(known, torch.autograd.grad(total, list(known.values()), allow_unused=True), strict=True))
     found = {target: known[target].detach() * own for target, own in gradients.items() if own is not None}
-    for place, (call, _) in kept.items():
+    for place, (call, *_) in kept.items():
         gradient = gradients.get((place, None))
         if gradient is not None and call.kind == "product":
             found |= {(place, operand): effect for operand, effect in _of_operands(call, gradient).items()}
@@ -152,12 +158,18 @@ def _quarter(sums: torch.Tensor) -> torch.Tensor:
 
 
 def _without_gradient(effect: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the quarters of each dimension, or each index if there are fewer, of which no element has an effect."""
+    """Yield the quarters of each dimension, or each index if there are fewer, of which no element has an effect.
+
+    If no element at all has one, yield also indices at equal distances.
+    """
+    distances = () if bool(effect.any()) else _DISTANCES
     for dim, size in enumerate(effect.shape):
         count = min(_PARTS, size) if size > 1 else 0
-        for k in range(count):
-            start, stop = size * k // count, size * (k + 1) // count
-            if not bool(effect.narrow(dim, start, stop - start).any()):
-                place = torch.arange(size, device=effect.device)
-                mask = ((place >= start) & (place < stop)).view(-1, *[1] * (effect.ndim - 1 - dim))
-                yield f"[{start}:{stop}] of dimension {dim}", mask
+        parts = [slice(size * k // count, size * (k + 1) // count) for k in range(count)]
+        parts += [slice(at, None, step) for step in distances for at in (0, step // 2) if size >= 2 * step]
+        for part in parts:
+            mask = torch.zeros(size, dtype=torch.bool, device=effect.device)
+            mask[part] = True
+            mask = mask.view(-1, *[1] * (effect.ndim - 1 - dim))
+            if not bool((effect * mask).any()):
+                yield f"[{part.start}:{part.stop or ''}{f':{part.step}' if part.step else ''}] of dimension {dim}", mask
