@@ -74,7 +74,7 @@ LEFT_OUT = {
     ),
     "columns behind a function without a derivative": (
         "torch.special.scaled_modified_bessel_k0(x.abs() + 1) * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
-        "(special_scaled_modified_bessel_k0), if it was another call's",
+        "of dimension 1 of step",
     ),
     "columns that are written to": (
         "(lambda y: y.mul_(torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).add_(t))(x.exp())",

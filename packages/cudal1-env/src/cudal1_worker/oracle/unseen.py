@@ -360,10 +360,12 @@ class Unseen:
         return not excused
 
     def _with_fault(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
-        """Return the reference's outputs with a fault; None if the fault does not change its step's result."""
+        """Return the reference's outputs with a fault; None if the fault changes no value."""
         plain = self._oracle.models.plain
         if fault.step is None:
-            return self._oracle.run(plain, self._replaced(one, fault))
+            values = self._replaced(one, fault)
+            unchanged = same_bits(values[fault.place], one.values[fault.place])
+            return None if unchanged else self._oracle.run(plain, values)
         run = fault.change or partial(_replaced, stand_in=stand_in)
         if fault.change is None or fault.part is not None:
             run = partial(run, part=one.mask(fault))
