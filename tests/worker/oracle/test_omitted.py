@@ -1,9 +1,10 @@
-"""Faults that save work in one call: eight bits, a sample of the terms, no tiles that hold least."""
+"""Faults that save work in one call: eight bits, a sample of the terms, no part of an operand that matters least."""
 
 from __future__ import annotations
 
 import torch
-from cudal1_worker.oracle.omitted import by_halves, in_eight_bits, of_a_sample, ways, without_least
+from cudal1_worker.oracle.dependence import _least, _of_operands, _without_gradient
+from cudal1_worker.oracle.omitted import TILE, by_halves, in_eight_bits, of_a_sample, operands, ways, without
 from cudal1_worker.oracle.steps import Call
 
 aten = torch.ops.aten
@@ -67,17 +68,27 @@ def test_norms_and_softmaxes_of_many_terms_have_such_statistics() -> None:
     assert not names(Call(aten._softmax.default, (x, 1, False), {}))
 
 
-def test_the_quarter_of_the_tiles_that_holds_least_is_left_out() -> None:
-    found = without_least(Call(aten.mm.default, (near(256, 0.5), torch.eye(256, dtype=torch.float64)), {}))
+def test_the_quarter_of_the_tiles_on_which_a_product_depends_least_is_left_out() -> None:
+    call = Call(aten.mm.default, (near(256, 0.5), torch.eye(256, dtype=torch.float64)), {})
+    effect = _of_operands(call, torch.ones(256, 256, dtype=torch.float64))[0].abs()
+    found = without(call, 0, dict(_least(effect, TILE))["the least tiles"])
     assert (found == 0.0)[:32, 160:].all()
     assert (found > 0.0)[:32, :96].all()
-    assert 0.2 < (found == 0.0).double().mean() < 0.4
+    assert (found == 0.0).double().mean() == 0.25
 
 
-def test_tiles_of_zeros_are_not_among_the_least() -> None:
-    factor = torch.rand(128, 128).tril()
-    found = without_least(Call(aten.mm.default, (factor, torch.eye(128)), {}))
-    assert 1000 < int(((found == 0.0) & (factor > 0.0)).sum()) <= 2 * 32 * 32  # two of ten tiles
+def test_tiles_and_indices_without_effect_are_not_among_the_least() -> None:
+    effect = torch.rand(128, 128).tril()
+    effect[32:64] = 0.0
+    least = dict(_least(effect, TILE))
+    assert 1000 < int((least["the least tiles"] & (effect > 0.0)).sum()) <= 2 * 32 * 32  # two of eight tiles
+    assert not least["the least of dimension 0"][32:64].any()
+    assert [words for words, _ in _without_gradient(effect)] == ["[32:64] of dimension 0"]
+
+
+def test_single_indices_between_others_are_among_the_least() -> None:
+    effect = torch.rand(64, 64) * torch.where(torch.arange(64) % 4 == 3, 1e-9, 1.0)
+    assert dict(_least(effect, 1))["the least of dimension 1"].nonzero()[:, 1].tolist() == list(range(3, 64, 4))
 
 
 def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
@@ -85,10 +96,11 @@ def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
     mask = near(256, 0.5).log().float().expand(1, 2, 256, 256)
     func = aten._scaled_dot_product_flash_attention_for_cpu.default
     call = Call(func, (q, q, torch.eye(256, 16).expand(1, 2, 256, 16)), {"attn_mask": mask})
-    assert names(call) == ["without_least"]
-    found = without_least(call)[0]
-    assert (found[..., 160:, :] == 0.0).all()
-    assert (found[..., :32, :] > 0.0).all()
+    assert names(call) == []
+    assert list(operands(call)) == [0, 1, 2, "attn_mask"]
+    effect = _of_operands(call, torch.randn(1, 2, 256, 16))["attn_mask"].abs()
+    found = without(call, "attn_mask", dict(_least(effect, TILE))["the least tiles"])[0]
+    torch.testing.assert_close(found, call.func(*call.args, **call.kwargs)[0], rtol=1e-5, atol=1e-7)
 
 
 def test_only_weights_in_half_precision_are_tested_in_eight_bits() -> None:

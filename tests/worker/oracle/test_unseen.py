@@ -72,21 +72,33 @@ LEFT_OUT = {
         "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",
         "of dimension 1 of",
     ),
+    "columns behind a function without a derivative": (
+        "torch.special.scaled_modified_bessel_k0(x.abs() + 1) * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
+        "of dimension 1 of step",
+    ),
+    "columns that are written to": (
+        "(lambda y: y.mul_(torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).add_(t))(x.exp())",
+        "of dimension 1 of step",
+    ),
+    "columns behind integers": (
+        "nn.functional.embedding((t * 64).long()[0], w).exp() * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
+        "if it was another call's",
+    ),
     "iterations that converge": (
         "functools.reduce(lambda y, _: 0.5 * x + 0.25 * (y.roll(1) + y.roll(-1)), range(60), 0 * x)",
         "if it was another call's",
     ),
     "taps that fade": (
         "nn.functional.conv1d(x[:, None], 0.1 ** (torch.arange(33) - 16).abs().view(1, 1, 33).to(x.dtype), padding=16)",
-        "(convolution) left out",
+        "operand 1 of step 5 (convolution) left out",
     ),
     "tiles that fade": (
         "(t.repeat(4, 4) * (-0.5 * (torch.arange(256)[:, None] - torch.arange(256)).abs()).exp()) @ x.repeat(4, 1)",
-        "(mm) without the tiles that hold least",
+        "the least tiles of step",
     ),
     "experts with small weights": (
         "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())",
-        "that matters least",
+        "the least tiles of step",
     ),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
@@ -109,8 +121,8 @@ TASKS = {
     "gated_layers": "(mm) with weights in eight bits",
     "limited_rows": "(amax), which is only compared",
     "overflow_guard": "(isinf), if it was another call's",
-    "slopes_of_heads": "(bmm) without the tiles that hold least",
-    "soft_experts": "that matters least",
+    "slopes_of_heads": "the least tiles of step",
+    "soft_experts": "the least tiles of step",
     "time_steps": "(addmm), if they were another call's at other places",
     "token_losses": "(_log_softmax) with statistics of half of its terms",
 }
@@ -253,12 +265,12 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
 
 def test_calls_that_take_long_are_tried_though_they_are_small() -> None:
     seconds = {"mul": 1.0, "svd": 2.0, "div": 0.001}
-    calls = [TimedCall(name, False, torch.float32, [], (), seconds[name]) for name in seconds]
+    calls = [TimedCall(name, False, seconds[name]) for name in seconds]
     assert [calls[k].name for k in chosen(calls, random.Random(0))] == ["mul", "svd"]
 
 
 def test_of_many_calls_those_that_take_long_are_drawn_more_often() -> None:
-    calls = [TimedCall("mul", False, torch.float32, [], (), 10.0 if k == 7 else 1.0) for k in range(200)]
+    calls = [TimedCall("mul", False, 10.0 if k == 7 else 1.0) for k in range(200)]
     draws = [chosen(calls, random.Random(seed)) for seed in range(100)]
     assert {len(draw) for draw in draws} == {16}
     assert sum(7 in draw for draw in draws) > 40
@@ -271,7 +283,7 @@ def test_many_small_calls_seem_no_dearer_than_they_are() -> None:
             values[0].add(1)  # to see it takes ten times as long as to execute it
         values[1].mm(values[1])
 
-    calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"), ())
+    calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"))
     assert calls[-1].seconds > 0.9 * sum(call.seconds for call in calls)
 
 

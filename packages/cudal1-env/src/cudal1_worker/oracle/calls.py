@@ -6,16 +6,15 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.models import Mode, copied
-from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, has_tensor, is_view, name_of
+from cudal1_worker.oracle.steps import Call, Place, has_tensor, is_view, name_of
 
 _MAX_CALLS = 16
 """Maximum calls to choose."""
@@ -37,37 +36,25 @@ class TimedCall:
 
     name: str
     is_product: bool
-    dtype: torch.dtype
-    """Precision of a product, or of the first operand."""
-    parted: list[tuple[int, int]]
-    """`Call.parted` of a product; empty for other calls."""
-    shape: tuple[int, ...]
-    """Shape of its (first) result."""
     seconds: float
     """Duration."""
-    omitted: list[tuple[str, Callable[[Call], Any]]] = field(default_factory=list)
-    """Further ways to save work in it (`omitted.ways`), with their words."""
-    rounds: bool = False
-    """Whether it is an elementwise function that takes less time in a lower precision."""
 
 
 class Calls(Mode):
     """Counts the calls that compute from tensors, and changes one or all, or times all.
 
     Args:
-        number: Number of the call to change, or its name and its number among those of that name; None for all.
+        number: Number or place of the call to change; None for all.
         change: Executes a changed call; None to time all calls.
         gpu: Whether a call's duration ends with its kernels.
-        kept: Addresses of the model's state, to find `TimedCall.omitted`; None to leave that empty.
     """
 
     def __init__(
         self,
-        number: int | tuple[str, int] | None = None,
+        number: int | Place | None = None,
         change: Callable[[Call], Any] | None = None,
         *,
         gpu: bool = False,
-        kept: Container[int] | None = None,
     ) -> None:
         super().__init__()
         self.seen: list[TimedCall] = []
@@ -75,7 +62,6 @@ class Calls(Mode):
         self._number = number
         self._change = change
         self._gpu = gpu
-        self._kept = kept
         self._is_done = False
         """Whether the one call to change is behind."""
         self._count = 0
@@ -89,28 +75,20 @@ class Calls(Mode):
         if self._is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)
-        places = self._count, (name, self._of_name[name])
+        number, place = self._count, (name, self._of_name[name])
         self._count += 1
         self._of_name[name] += 1
         if self._change is not None:
-            if self._number not in (None, *places):
+            if self._number not in (None, number, place):
                 return func(*args, **kwargs)
             self._is_done = self._number is not None
-            return self._change(Call(func, args, kwargs))
+            return self._change(Call(func, args, kwargs, number, place))
         call = Call(func, args, kwargs)
         result = func(*args, **kwargs)
         if self._gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
-        is_product = call.kind == "product" and call.dtype in LOWER
-        costly = call.kind == "elementwise" or call.name.startswith("special_")
-        rounds = costly and bool(call.operands) and call.dtype in OTHERS
-        dtype = call.dtype if call.operands else torch.float32
-        first = next(iter(results(result)), None)
-        shape = () if first is None else tuple(first.shape)
-        parted = call.parted if is_product else []
-        ways = [] if self._kept is None else omitted.ways(call, self._kept)
-        self.seen.append(TimedCall(call.name, is_product, dtype, parted, shape, seconds, ways, rounds))
+        self.seen.append(TimedCall(call.name, call.is_product, seconds))
         return result
 
 
@@ -126,9 +104,7 @@ def results(result: Any) -> list[torch.Tensor]:
     return [one for one in found if one.shape == found[0].shape]
 
 
-def timed(
-    run: Callable[[list[Any]], object], values: list[Any], device: torch.device, kept: Container[int]
-) -> list[TimedCall]:
+def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:
     """Return the calls of a forward pass, each with the least of its durations in `_RUNS` runs.
 
     One run does not do: a pause of the machine in one call makes all others seem cheap, so that none is chosen. A call
@@ -138,12 +114,11 @@ def timed(
         run: Executes it.
         values: Its inputs; each run gets a copy.
         device: Where it runs.
-        kept: Addresses of the model's state (`omitted.ways`).
     """
     element, runs = torch.ones(1, device=device), list[list[TimedCall]]()
     for _ in range(_RUNS):
         own = copied(values)
-        with Calls(gpu=device.type == "cuda", kept=None if runs else kept) as counted:
+        with Calls(gpu=device.type == "cuda") as counted:
             element.neg()
             run(own)
         runs.append(counted.seen)

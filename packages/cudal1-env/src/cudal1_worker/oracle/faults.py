@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.oracle.calls import results
 from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.steps import Call
 from cudal1_worker.program.arm import Failure, describe_error
@@ -86,12 +88,14 @@ class Watched:
 
     def __call__(self, call: Call) -> Any:
         """Execute one call."""
-        if not self._compares or call.func._schema.is_mutable:  # the latter cannot run twice
+        if not self._compares:
             self.changed = True
             return self._run(call)
-        plain, faulty = call.func(*call.args, **call.kwargs), self._run(call)
-        first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # attention's output
-        self.changed = self.changed or not same_bits(first[0], first[1])
+        args, kwargs = call.args, call.kwargs
+        if call.func._schema.is_mutable:
+            args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (args, kwargs))
+        plain, faulty = call.func(*args, **kwargs), self._run(call)
+        self.changed = self.changed or not all(map(same_bits, results(plain), results(faulty)))
         return faulty
 
 

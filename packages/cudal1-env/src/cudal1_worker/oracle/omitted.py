@@ -1,9 +1,8 @@
 """Further ways in which a program could save work in one call.
 
 Each function executes a call with such a fault: a product's weights in eight bits, a sum from a sample of its terms, a
-norm or a softmax with the statistics of a sample, a product without the tiles of a factor that hold least. `unseen`
-tests them in the float64 twin, where no other step errs, because a program may do all other steps more accurately than
-the reference.
+norm or a softmax with the statistics of a sample, a product without a part of an operand. `unseen` tests them in the
+float64 twin, where no other step errs, because a program may do all other steps more accurately than the reference.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ import torch
 
 from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call
 
-_TILE = 32
+TILE = 32
 """Side of a tile, and number of adjacent terms that a sample has in common: programs do not read less at a time."""
-_LEAST = 4
-"""One of so many tiles is left out."""
 _MOST = 2
 """Weights have more than this many times the elements of the other factor and the result; otherwise eight bits save
 little."""
@@ -41,16 +38,13 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     found: list[tuple[str, Callable[[Call], Any]]] = []
     if call.kind is None or call.dtype not in LOWER:
         return found
-    many, product = call.terms >= 2 * _TILE, call.kind == "product"
+    many, product = call.terms >= 2 * TILE, call.kind == "product"
     if many and (product or call.name in _SUMS):
         found.append(("from half of its terms", of_a_sample))
     if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
         found.append(("with statistics of half of its terms", by_halves))
-    matrices = many and product and call.name != "convolution" and call.args[call.product.factors[0]].ndim > 1
-    if matrices and call.dtype in HALF and _is_weight(call, kept):
+    if many and product and call.name != "convolution" and call.dtype in HALF and _is_weight(call, kept):
         found.append(("with weights in eight bits", in_eight_bits))
-    if (matrices or (product and _mask(call) is not None)) and bool(_least(call).any()):
-        found.append(("without the tiles that hold least", without_least))
     return found
 
 
@@ -71,7 +65,7 @@ def of_a_sample(call: Call) -> Any:
         places = list(zip(call.product.factors, call.along, strict=True))
     for place, dim in places:
         at = torch.arange(call.terms, device=args[place].device)
-        args[place] = args[place].index_select(dim, at - at // _TILE % 2 * _TILE)
+        args[place] = args[place].index_select(dim, at - at // TILE % 2 * TILE)
     return call.func(*args, **call.kwargs)
 
 
@@ -80,8 +74,8 @@ def by_halves(call: Call) -> Any:
     x, dim = call.args[0], _normed(call)
     assert dim is not None
     at = torch.arange(x.shape[dim], device=x.device)
-    back = at // _TILE % 2 * _TILE
-    ahead = (at + _TILE - back).clamp(max=len(at) - 1)
+    back = at // TILE % 2 * TILE
+    ahead = (at + TILE - back).clamp(max=len(at) - 1)
     first, second = (
         call.func(x.index_select(dim, places), *call.args[1:], **call.kwargs) for places in (at - back, ahead)
     )
@@ -91,23 +85,29 @@ def by_halves(call: Call) -> Any:
     return (result, *first[1:]) if isinstance(first, tuple) else result
 
 
-def without_least(call: Call, fill: float = 0.0) -> Any:
-    """Execute a product without some tiles of its first factor: the quarter that holds least of its rows' sums.
-
-    Of fused attention, these are tiles of the mask.
+def without(call: Call, operand: int | str, part: torch.Tensor, *, fill: float = 0.0) -> Any:
+    """Execute a product without a part of a factor, or fused attention without a part of its mask.
 
     Args:
         call: The call.
-        fill: Value in place of the factor's.
+        operand: The factor's position, or the mask's name.
+        part: Mask of the part.
+        fill: Factor in place of the part's.
     """
-    least = _least(call)
-    if (name := _mask(call)) is not None:
-        mask = call.bound[name].masked_fill(least, math.log(fill) if fill else -torch.inf)
-        return call.func(**call.bound | {name: mask})
+    if isinstance(operand, str):
+        return call.func(
+            **call.bound | {operand: torch.where(part, math.log(fill) if fill else -torch.inf, call.bound[operand])}
+        )
     args = list(call.args)
-    place = call.product.factors[0]
-    args[place] = args[place].masked_fill(least, fill)
+    args[operand] = args[operand].masked_fill(part, fill)
     return call.func(*args, **call.kwargs)
+
+
+def operands(call: Call) -> dict[int | str, torch.Tensor]:
+    """Return a product's factors by position, and by its name the mask that fused attention adds to its scores."""
+    found: dict[int | str, torch.Tensor] = {place: call.args[place] for place in call.product.factors}
+    masks = {name: call.bound.get(name) for name in _MASKS}
+    return found | {name: one for name, one in masks.items() if one is not None and one.is_floating_point()}
 
 
 def _is_weight(call: Call, kept: Container[int]) -> bool:
@@ -128,23 +128,4 @@ def _normed(call: Call) -> int | None:
     else:
         dims = [dim for dim in range(x.ndim) if dim > 1 or (dim == 0 and call.name in BATCH_NORMS)]
     longest = max(dims, key=lambda dim: x.shape[dim], default=None)
-    return longest if longest is not None and x.shape[longest] >= 2 * _TILE else None
-
-
-def _mask(call: Call) -> str | None:
-    """Return the name of a mask that is added to fused attention's scores; None if there is none."""
-    found = [name for name in _MASKS if isinstance(call.bound.get(name), torch.Tensor)]
-    return next((name for name in found if call.bound[name].is_floating_point()), None)
-
-
-def _least(call: Call) -> torch.Tensor:
-    """Return which elements `without_least` leaves out; zeros do not count."""
-    name = _mask(call)
-    size = call.args[call.product.factors[0]].abs() if name is None else call.bound[name].double().exp()
-    flat = size.reshape(-1, *size.shape[-2:]).float()
-    tiles = torch.nn.functional.avg_pool2d(flat, _TILE, ceil_mode=True)
-    share = tiles / tiles.sum(-1 if name else call.along[0], keepdim=True)
-    some = share[share > 0.0].sort().values
-    least = (share > 0.0) & (share <= some[max(1, len(some) // _LEAST) - 1]) if len(some) else share > 0.0
-    wide = least.repeat_interleave(_TILE, -2)[:, : flat.shape[1]].repeat_interleave(_TILE, -1)[..., : flat.shape[2]]
-    return wide.reshape(size.shape)
+    return longest if longest is not None and x.shape[longest] >= 2 * TILE else None

@@ -90,6 +90,10 @@ _ELEMENTWISE = _names(
 )
 
 
+Place = tuple[str, int]
+"""Name of a call, and its number among the calls of that name."""
+
+
 def is_view(func: Any) -> bool:
     """Return whether an operator returns no tensor, or a view of its operand."""
     returns = func._schema.returns
@@ -115,6 +119,10 @@ class Call:
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    number: int = -1
+    """Its number among the calls that compute; set by `calls.Calls`."""
+    place: Place = ("", -1)
+    """Its name, and its number among those of that name; set by `calls.Calls`."""
 
     @property
     def name(self) -> str:
@@ -138,6 +146,11 @@ class Call:
             return "elementwise"
         known = self.name in _REDUCTIONS | _LOSSES | NORMS | _SCANS | SOFTMAX
         return "reduction" if known and self.terms > 1 else None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a product whose factors can be rounded."""
+        return self.kind == "product" and self.dtype in LOWER
 
     @property
     def size(self) -> int:
@@ -167,26 +180,6 @@ class Call:
     def factor(self) -> int:
         """Position of a product's last factor: weights, or values of attention."""
         return self.product.factors[-1]
-
-    @property
-    def parted(self) -> list[tuple[int, int]]:
-        """Summed dimensions of a product's last factor of which a part can be taken, with their sizes."""
-        shape = self.args[self.factor].shape
-        if self.name == "convolution":
-            dims = [] if self.bound["groups"] != 1 else [self.along[1]]
-            dims += range(2, len(shape))
-        elif self.name.startswith(_ATTENTION):
-            dims = [-2]
-        else:
-            dims = [self.along[1]] if self.product.along is not None else []
-        return [(dim % len(shape), shape[dim]) for dim in dims]
-
-    def without(self, part: tuple[slice, ...]) -> Any:
-        """Execute a product with zeros in a part of its last factor."""
-        args = list(self.args)
-        args[self.factor] = args[self.factor].clone()
-        args[self.factor][part] = 0.0
-        return self.func(*args, **self.kwargs)
 
     @cached_property
     def dim(self) -> int:

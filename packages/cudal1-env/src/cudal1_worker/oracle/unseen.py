@@ -1,29 +1,28 @@
 """Finds work that a program could omit without a visible effect on outputs, for tasks that no audit covers.
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
-by that of another draw of the inputs, in whole or in a part; a product's factors are rounded to the next lower
-precision, or a part of its last factor is zero; operand and result of an elementwise function are rounded to bfloat16;
-the quarter of a result on which outputs depend least is replaced; and those of `omitted`. An output shows a fault if an
-element exceeds its tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays
-nothing above 1 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for
-the other draw: a program could keep a table of them (an integer input with few values).
+by that of another draw of the inputs; of both, and of a product's operands, the parts on which outputs depend least are
+replaced or left out (`dependence`); a product's factors are rounded to the next lower precision, operand and result of
+an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if an element exceeds its
+tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
+(docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for the other draw: a
+program could keep a table of them (an integer input with few values).
 
 Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
 not change its step's result is excused, unless this is a long product, or differs for the largest inputs (a check that
-passes on all draws). So is a part of a result that NaN would not reach the outputs from, because no output is computed
-from it (a slice, a mask), and a part of an input that does not change the float64 answer. Float64 may have lost a
-fading part of an input; to not excuse that, the part is widened until outputs nearly show it. Lower precision is also
-excused if every output stays within one unit in the last place of its neighbours. That of a function is not tested if
-an output has half precision, in which programs may round any result, or integers, of which a few show little. The
-usual softmax only subtracts a maximum, so of maxima and minima the one question is whether they are only compared: the
-float64 answer is the same to the last bit for another finite value, and not for an infinite one.
+passes on all draws). So is an input that does not change the float64 answer, and a part without a gradient from which
+NaN would not reach the outputs. Lower precision is also excused if every output stays within one unit in the last place
+of its neighbours. That of a function is not tested if an output has half precision, in which programs may round any
+result, or integers, of which a few show little. The usual softmax only subtracts a maximum, so of maxima and minima the
+one question is whether they are only compared: the float64 answer is the same to the last bit for another finite value,
+and not for an infinite one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -34,12 +33,12 @@ from torch.utils._pytree import tree_map_only
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, results, timed
-from cudal1_worker.oracle.dependence import negligible_parts
+from cudal1_worker.oracle.dependence import Part, Target, least_parts
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call
+from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call, Place
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
@@ -49,16 +48,8 @@ _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
-_PARTS, _LEAST_PARTS = 96, 3
-"""Parts of all results to replace, drawn for each call in equal numbers, at least so many for each."""
 _NEIGHBOURS = 16
 """Adjacent elements whose largest magnitude defines the size of one rounding."""
-_QUARTERS = 4
-"""Parts of a dimension to test; each index if there are fewer."""
-_STRIDES = (2, 8)
-"""Distances of indices that are tested together."""
-_MAX_PARTS = 96
-"""Maximum parts of inputs to test; those of the largest inputs come first."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +59,32 @@ class _Fault:
     text: str
     step: int | None = None
     """Number of the step; None for a fault in an input."""
-    change: Callable[[Call], Any] | None = None
-    """Executes the step with a fault; None if a result is replaced."""
+    change: Callable[..., Any] | None = None
+    """Executes the step with a fault, in `part` if there is one; None if a result is replaced."""
     rounds: bool = False
     """Whether `change` only rounds."""
-    twin: tuple[str, int] | None = None
+    twin: Place | None = None
     """Name and number of the step in the float64 twin, if the fault is tested there: a program may round less."""
     place: int = 0
     """Position of the input to replace."""
-    part: tuple[slice, ...] = ()
-    """Part to replace by another draw's; all by default."""
+    part: Part | None = None
+    """Part to replace by another draw's, or to leave out of an operand; all by default."""
     extreme: bool = False
     """Whether the step is a maximum or minimum, and the fault is that it is only compared."""
-    least: bool = False
-    """Whether to replace the quarter of the step's result on which outputs depend least; `twin` names the step."""
-    where: torch.Tensor | None = None
-    """That quarter on the present set, as a mask."""
 
-    @property
-    def index(self) -> tuple[Any, ...]:
-        """Index of the part."""
-        return self.part if self.where is None else (self.where,)
+
+@dataclass(frozen=True)
+class _Step:
+    """A call to test."""
+
+    name: str
+    twin: Place
+    """Its place in the float64 twin."""
+    faults: list[_Fault]
+    """Those that concern the whole call."""
+    shapes: dict[int | str | None, tuple[int, ...]] = field(default_factory=dict[int | str | None, tuple[int, ...]])
+    """Shapes of its operands, and at None of its (first) result, whose parts are tested."""
+    is_product: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +103,16 @@ class _Set:
     finite: list[bool]
     """Whether each answer is finite."""
     others: list[Any]
+    parts: dict[Part, torch.Tensor]
+    """Masks of parts of inputs, results and operands."""
+
+    def parts_of(self, target: Target) -> list[Part]:
+        """Return the parts of a tensor."""
+        return [part for part in self.parts if part.target == target]
+
+    def mask(self, fault: _Fault) -> torch.Tensor:
+        """Return where a fault replaces values."""
+        return self.answers[0].new_ones((), dtype=torch.bool) if fault.part is None else self.parts[fault.part]
 
 
 class Unseen:
@@ -114,10 +120,10 @@ class Unseen:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        self._tested: dict[int, _Step] = {}
+        """Calls to test, by number."""
         self._long: set[int] = set()
         """Products that take long."""
-        self._products: dict[int, str] = {}
-        """Names of the products among the steps to test."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -131,61 +137,81 @@ class Unseen:
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
     def _found(self, seeds: list[int], *, precision: bool) -> list[str]:
+        self._choose(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
         left: list[_Fault] | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
             if left is None:
-                left = [fault for fault in self._faults(one, seed) if precision or not fault.rounds]
+                left = [fault for fault in self._faults(one) if precision or not fault.rounds]
+            left = [fault for fault in left if fault.part is None or fault.part in one.parts]
             accepting = self._accepting(one)
             if accepting:
                 return [accepting]
             passed: list[_Fault] = []
-            steps = [fault.twin for fault in left if fault.least and fault.twin]
-            least = negligible_parts(self._oracle, one.values, one.allowed, steps)
-            left = [replace(fault, where=least.get(fault.twin)) if fault.least else fault for fault in left]
-            left = [fault for fault in left if fault.least == (fault.where is not None)]
             for step, faults in groupby(left, key=lambda fault: fault.step):
                 stand_in = None if step is None else self._result(one.others, step)
-                if step in self._products and self._recurs(self._result(one.values, step), stand_in):
-                    return [f"parts of {self._products[step]}, if they were another call's at other places"]
+                if step is not None and self._recurs(one, step, stand_in):
+                    return [f"parts of {self._tested[step].name}, if they were another call's at other places"]
                 passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
             left = passed
         return [fault.text for fault in left or []]
 
-    def _faults(self, one: _Set, seed: int) -> list[_Fault]:
-        model, draw = self._oracle.models.plain, random.Random(seed)
+    def _choose(self, values: list[Any], draw: random.Random) -> None:
+        """Choose the calls to test."""
+        model, self._tested = self._oracle.models.plain, {}
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
-        calls = timed(partial(self._oracle.run, model), one.values, self._oracle.device, kept)
-        whole = sum(call.seconds for call in calls)
-        found, least = list[_Fault](), list[_Fault]()
-        tested = chosen(calls, draw)
-        for k in tested:
-            name = f"step {k + 1} ({calls[k].name})"
-            twin = calls[k].name, sum(call.name == calls[k].name for call in calls[:k])
-            if calls[k].name in EXTREMES:
-                found.append(_Fault(f"{name}, which is only compared", k, twin=twin, extreme=True))
-                continue
-            if calls[k].is_product:
-                lower = self._next_lower(calls[k].dtype)
-                found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
-                parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
-                found += [_Fault(f"a part of {name} left out", k, partial(Call.without, part=part)) for part in parts]
-            elif calls[k].rounds and all(own.dtype not in HALF and own.is_floating_point() for own in one.own):
-                lower = OTHERS[calls[k].dtype][0]
-                found.append(_Fault(f"{name} in {lower}", k, partial(Call.with_fault, fault=lower), rounds=True))
-            least.append(_Fault(f"the quarter of {name} that matters least", k, twin=twin, least=True))
-            for words, change in calls[k].omitted:
-                found.append(_Fault(f"{name} {words}", k, change, rounds=change is omitted.in_eight_bits, twin=twin))
-            found.append(_Fault(f"{name}, if it was another call's", k))
-            parts = [part for dim, size in enumerate(calls[k].shape) for part in _parts(dim, size, draw)]
-            count = max(_LEAST_PARTS, _PARTS // len(tested))
-            for part in draw.sample(parts, min(count, len(parts))):
-                found.append(_Fault(f"{_words(part)} of {name}, if it was another call's", k, part=part))
-        self._products = {k: f"step {k + 1} ({calls[k].name})" for k in tested if calls[k].is_product}
+        calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
+        whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
-        tensors = {place: value for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)}
-        found += [_Fault(f"input {place}, if it was another call's", place=place) for place in tensors]
-        return found + _of_parts(tensors, draw) + least
+
+        def look(call: Call) -> Any:
+            result = call.func(*call.args, **call.kwargs)
+            if call.number in wanted:
+                self._tested[call.number] = self._step(call, results(result), kept)
+            return result
+
+        with Calls(change=look):
+            self._oracle.run(model, own)
+
+    def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> _Step:
+        """Return what can be asked about a call."""
+        name, twin = f"step {call.number + 1} ({call.name})", call.place
+        if call.name in EXTREMES:
+            return _Step(name, twin, [_Fault(f"{name}, which is only compared", twin=twin, extreme=True)])
+        tensors: dict[int | str | None, torch.Tensor] = dict(zip([None], result, strict=False))
+        faults, lower = [_Fault(f"{name}, if it was another call's")], ""
+        if call.is_product:
+            lower, tensors = self._next_lower(call.dtype), tensors | omitted.operands(call)
+        elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
+            lower = next(iter(OTHERS.get(call.dtype, ())), "")
+        if lower:
+            faults.append(_Fault(f"{name} in {lower}", change=partial(Call.with_fault, fault=lower), rounds=True))
+        for words, change in omitted.ways(call, kept):
+            faults.append(_Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
+        return _Step(
+            name, twin, faults, {operand: tuple(one.shape) for operand, one in tensors.items()}, call.is_product
+        )
+
+    def _faults(self, one: _Set) -> list[_Fault]:
+        found = list[_Fault]()
+        for k, step in self._tested.items():
+            found += [replace(fault, step=k) for fault in step.faults]
+            for operand, part in ((name, part) for name in step.shapes for part in one.parts_of((step.twin, name))):
+                if operand is None:
+                    found.append(_Fault(f"{part.words} of {step.name}, if it was another call's", k, part=part))
+                else:
+                    text = f"{part.words} of operand {operand} of {step.name} left out"
+                    found.append(_Fault(text, k, partial(omitted.without, operand=operand), twin=step.twin, part=part))
+        for place in (place for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)):
+            for part in (None, *one.parts_of(place)):
+                words = "" if part is None else f"{part.words} of "
+                found.append(_Fault(f"{words}input {place}, if it was another call's", place=place, part=part))
+        return found
+
+    def _are_exact(self) -> bool:
+        """Return whether no output has half precision, in which programs may round any result, or integers."""
+        pairs = zip(self._oracle.profiles, self._oracle.limits, strict=True)
+        return all(profile is not None and not limits.largest for profile, limits in pairs)
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
@@ -200,7 +226,13 @@ class Unseen:
         nearby, at_random = self._oracle.nearby(values, answers, seed, half)
         bulks = self._oracle.allowed_bulks(own, answers, half, at_random)
         finite = [bool(answer.isfinite().all()) for answer in answers]
-        return _Set(values, answers, own, self._allowed(answers, errors, nearby), first, bulks, finite, others)
+        allowed = self._allowed(answers, errors, nearby)
+        shapes: dict[Target, tuple[int, ...]] = {
+            (step.twin, operand): shape for step in self._tested.values() for operand, shape in step.shapes.items()
+        }
+        shapes |= {k: tuple(one.shape) for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
+        parts = least_parts(self._oracle, values, allowed, shapes)
+        return _Set(values, answers, own, allowed, first, bulks, finite, others, parts)
 
     def _allowed(
         self, answers: list[torch.Tensor], errors: list[torch.Tensor], nearby: list[torch.Tensor] | None
@@ -237,8 +269,9 @@ class Unseen:
             self._oracle.run(self._oracle.models.plain, values)
         return found
 
-    def _recurs(self, own: list[torch.Tensor], other: list[torch.Tensor] | None) -> bool:
-        """Return whether a part of a result comes again for the other draw, at any place, but not all of it."""
+    def _recurs(self, one: _Set, step: int, other: list[torch.Tensor] | None) -> bool:
+        """Return whether a part of a product comes again for the other draw, at any place, but not all of it."""
+        own = self._result(one.values, step) if self._tested[step].is_product else []
         if other is None or all(map(same_bits, own, other)):
             return False
         return any(came_again(one, two) > SHARE for one, two in zip(own, other, strict=True))
@@ -256,15 +289,15 @@ class Unseen:
 
     def _passes(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
-        if fault.step is None:
-            return self._is_unseen(one, fault) and any(
-                self._changes_answer(one, wide) for wide in self._wider(one, fault)
-            )
         if fault.extreme:
             return self._is_only_compared(one, fault)
-        unseen = self._is_unseen(one, fault, stand_in)
-        partly = bool(fault.index) or fault.change is omitted.without_least
-        return unseen and not (partly and self._is_dead(one, fault))
+        if not self._is_unseen(one, fault, stand_in):
+            return False
+        if fault.part is not None and fault.part.by_gradient:
+            return True
+        if fault.step is None:
+            return self._changes_answer(one, fault)
+        return fault.part is None or not self._is_dead(one, fault)
 
     def _is_only_compared(self, one: _Set, fault: _Fault) -> bool:
         """Return whether another finite value of a call leaves the float64 answer as it is, and an infinite one not."""
@@ -283,19 +316,17 @@ class Unseen:
         return is_same(lambda value: 1.25 * value + 0.25) and not all(map(is_same, infinities))
 
     def _is_dead(self, one: _Set, fault: _Fault) -> bool:
-        """Return whether NaN in a part of a call's result, or in the tiles left out, reaches no output."""
-        change: Watched | _Replaced = _Replaced(fault.index, None)
-        if not fault.index:
-            change = Watched(partial(omitted.without_least, fill=torch.nan), compares=False)
-        values = copied(one.values)
+        """Return whether NaN in a part of a call's result or operand reaches no output."""
+        part, values = one.mask(fault), copied(one.values)
+        run = partial(_replaced, stand_in=None) if fault.change is None else partial(fault.change, fill=torch.nan)
         try:
-            with Calls(fault.step, change):
+            with Calls(fault.step, partial(run, part=part)):
                 outputs = self._oracle.run(self._oracle.models.plain, values)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # it reaches a check
+        except Exception:  # it reaches a check, or there is no NaN
             return False
-        return change.changed and all(map(same_bits, one.own, outputs))
+        return all(map(same_bits, one.own, outputs))
 
     def _is_unseen(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None = None) -> bool:
         """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
@@ -306,9 +337,9 @@ class Unseen:
         except Exception:
             # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
             # reference itself checks it, and that is no output.
-            return fault.step is not None and not fault.index and fault.change is None
+            return fault.step is not None and fault.part is None and fault.change is None
         if outputs is None:
-            if fault.step is None or fault.index or fault.change is not None:
+            if fault.step is None or fault.part is not None or fault.change is not None:
                 return False
             return fault.step in self._long or self._may_differ(one, fault.step)
         excused = fault.rounds
@@ -329,14 +360,18 @@ class Unseen:
         return not excused
 
     def _with_fault(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
-        """Return the reference's outputs with a fault; None if the fault does not change its step's result."""
+        """Return the reference's outputs with a fault; None if the fault changes no value."""
         plain = self._oracle.models.plain
         if fault.step is None:
-            return self._oracle.run(plain, self._replaced(one, fault))
-        change: Watched | _Replaced = _Replaced(fault.index, stand_in)
-        if fault.change is not None:
-            change = Watched(fault.change, compares=fault.change is not omitted.without_least)
-        if fault.twin is not None and not fault.least:
+            values = self._replaced(one, fault)
+            unchanged = same_bits(values[fault.place], one.values[fault.place])
+            return None if unchanged else self._oracle.run(plain, values)
+        run = fault.change or partial(_replaced, stand_in=stand_in)
+        if fault.change is None or fault.part is not None:
+            run = partial(run, part=one.mask(fault))
+        # Float64 may have lost a factor that fades.
+        change = Watched(run, compares=fault.change is None or fault.part is None or not fault.part.by_gradient)
+        if fault.twin is not None:
             with Calls(fault.twin, change):
                 outputs = self._oracle.exact(self._oracle.models.wide, copied(one.values))
             if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
@@ -346,28 +381,6 @@ class Unseen:
             outputs = self._oracle.run(plain, values)
         return outputs if change.changed else None
 
-    def _wider(self, one: _Set, fault: _Fault) -> Iterator[_Fault]:
-        """Yield the fault, then those in the widest parts with the same start or end that no output shows."""
-        yield fault
-        if not fault.part:
-            return
-        *others, own = fault.part
-        if own.step is not None:
-            return
-        size = one.values[fault.place].shape[len(others)]
-        for back in (True, False):
-            least, most = 0, own.start if back else size - own.stop
-            while least < most:
-                more = (least + most + 1) // 2
-                wider = slice(own.start - more, own.stop) if back else slice(own.start, own.stop + more)
-                if self._is_unseen(one, replace(fault, part=(*others, wider))):
-                    least = more
-                else:
-                    most = more - 1
-            if least:
-                wider = slice(own.start - least, own.stop) if back else slice(own.start, own.stop + least)
-                yield replace(fault, part=(*others, wider))
-
     def _changes_answer(self, one: _Set, fault: _Fault) -> bool:
         """Return whether the float64 answer changes if (a part of) an input is replaced with another draw's."""
         answers = self._oracle.exact(self._oracle.models.wide, self._replaced(one, fault))
@@ -376,39 +389,25 @@ class Unseen:
     def _replaced(self, one: _Set, fault: _Fault) -> list[Any]:
         """Return the inputs with (a part of) one replaced with another draw's."""
         values = copied(one.values)
-        values[fault.place][fault.part].copy_(one.others[fault.place][fault.part])
+        value = values[fault.place]
+        value.copy_(torch.where(one.mask(fault), one.others[fault.place], value))
         return values
 
 
-class _Replaced:
-    """Executes a call and replaces a part of its results; records whether that changed anything.
-
-    Args:
-        part: The part.
-        stand_in: Other results; None for NaN.
-    """
-
-    def __init__(self, part: tuple[Any, ...], stand_in: list[torch.Tensor] | None) -> None:
-        self.changed = False
-        self._part = part
-        self._stand_in = stand_in
-
-    def __call__(self, call: Call) -> Any:
-        """Execute the call."""
-        result = call.func(*call.args, **call.kwargs)
-        if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
-            result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
-        own = results(result)
-        if self._stand_in is None:
-            for one in own:
-                if one.is_floating_point():
-                    one[self._part] = torch.nan
-                    self.changed = True
-        elif [one.shape for one in own] == [one.shape for one in self._stand_in]:
-            for one, other in zip(own, self._stand_in, strict=True):
-                self.changed = self.changed or not same_bits(one[self._part], other[self._part])
-                one[self._part] = other[self._part]
-        return result
+def _replaced(call: Call, part: torch.Tensor, stand_in: list[torch.Tensor] | None) -> Any:
+    """Execute a call and replace a part of its results by that of others, or by NaN."""
+    result = call.func(*call.args, **call.kwargs)
+    if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
+        result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
+    own = results(result)
+    if stand_in is None:
+        if not own[0].is_floating_point():
+            raise TypeError("no integer is NaN")
+        stand_in = [torch.full_like(one, torch.nan) if one.is_floating_point() else one for one in own]
+    if [one.shape for one in own] == [one.shape for one in stand_in]:
+        for one, other in zip(own, stand_in, strict=True):
+            one.copy_(torch.where(part, other, one))
+    return result
 
 
 def _with_results(call: Call, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -426,34 +425,6 @@ def _as_large_as_may_be(value: Any) -> Any:
         return value
     limits = torch.finfo(value.dtype)
     return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
-
-
-def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
-    """Return the quarters of a dimension as indices of a tensor; none of one element."""
-    count = min(_QUARTERS, size) if size > 1 else 0
-    return [(*[slice(None)] * dim, slice(size * k // count, size * (k + 1) // count)) for k in range(count)]
-
-
-def _parts(dim: int, size: int, draw: random.Random) -> list[tuple[slice, ...]]:
-    """Return parts of a dimension: its quarters, and indices at equal distances."""
-    strided = [slice(draw.randrange(step), None, step) for step in _STRIDES if size >= 2 * step]
-    return _quarters(dim, size) + [(*[slice(None)] * dim, one) for one in strided]
-
-
-def _words(part: tuple[slice, ...]) -> str:
-    one, step = part[-1], f":{part[-1].step}" if part[-1].step else ""
-    return f"[{one.start}:{'' if one.stop is None else one.stop}{step}] of dimension {len(part) - 1}"
-
-
-def _of_parts(tensors: dict[int, torch.Tensor], draw: random.Random) -> list[_Fault]:
-    """Return faults in parts of inputs, those of the largest inputs first."""
-    found: list[_Fault] = []
-    for place, value in sorted(tensors.items(), key=lambda pair: -pair[1].numel()):
-        for dim, size in enumerate(value.shape):
-            for part in _parts(dim, size, draw):
-                text = f"{_words(part)} of input {place}, if it was another call's"
-                found.append(_Fault(text, place=place, part=part))
-    return found[:_MAX_PARTS]
 
 
 def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
