@@ -40,7 +40,7 @@ class Part(NamedTuple):
     """Whether outputs depend on it, but least; otherwise it has no gradient."""
 
 
-def least_parts(
+def negligible_parts(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], shapes: Mapping[Target, tuple[int, ...]]
 ) -> dict[Part, torch.Tensor]:
     """Return the quarters of some tensors on which outputs depend least: of the tiles, and of each dimension's indices.

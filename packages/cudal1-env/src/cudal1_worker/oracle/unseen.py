@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_map_only
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, results, timed
-from cudal1_worker.oracle.dependence import Part, Target, least_parts
+from cudal1_worker.oracle.dependence import Part, Target, negligible_parts
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
@@ -231,7 +231,7 @@ class Unseen:
             (step.twin, operand): shape for step in self._tested.values() for operand, shape in step.shapes.items()
         }
         shapes |= {k: tuple(one.shape) for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
-        parts = least_parts(self._oracle, values, allowed, shapes)
+        parts = negligible_parts(self._oracle, values, allowed, shapes)
         return _Set(values, answers, own, allowed, first, bulks, finite, others, parts)
 
     def _allowed(
