@@ -323,8 +323,9 @@ def test_the_command_prints_one_record_for_any_outcome(tmp_path: Path, name: str
     assert record.seed is not None
 
 
-@pytest.mark.slow
-def test_the_command_names_arguments_that_it_cannot_use(tmp_path: Path) -> None:
+def test_the_command_names_arguments_that_it_cannot_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "broken.py").write_text("x = 1\n")
     (tmp_path / "program.py").write_text(HONEST)
     program = str(tmp_path / "program.py")
@@ -334,10 +335,14 @@ def test_the_command_names_arguments_that_it_cannot_use(tmp_path: Path) -> None:
         (("startr/diag_matmul", program), "UnknownSuiteError", "starter"),
         (("starter/diag_matmul", str(tmp_path / "absent.py")), "SettingsError", "absent.py"),
     ):
-        code, last, errors = command(*arguments)
-        assert (code, last["error"]) == (2, kind)
+        monkeypatch.setattr(sys, "argv", ["cudal1-env", "evaluate", *arguments, "--precision", "training", "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        last = json.loads(printed.out.splitlines()[-1])
+        assert (ended.value.code, last["error"]) == (2, kind)
         assert words in str(last["message"])
-        assert words in errors
+        assert words in printed.err
 
 
 @pytest.mark.parametrize("name", ["audit", "doctor", "redteam", "serve", "sweep", "verify"])
