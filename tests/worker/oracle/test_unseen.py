@@ -24,7 +24,9 @@ from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_env.testing.programs import exploits_folder
+from cudal1_worker.oracle import dependence
 from cudal1_worker.oracle.calls import TimedCall, chosen, timed
+from cudal1_worker.oracle.dependence import Target
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Unseen
 
@@ -285,6 +287,23 @@ def test_many_small_calls_seem_no_dearer_than_they_are() -> None:
 
     calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"))
     assert calls[-1].seconds > 0.9 * sum(call.seconds for call in calls)
+
+
+def test_a_gradient_without_memory_is_a_doubt_and_one_without_a_derivative_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error in (torch.OutOfMemoryError("no memory"), RuntimeError("no derivative")):
+
+        def fails(*_: object, error: RuntimeError = error) -> dict[Target, torch.Tensor]:
+            raise error
+
+        monkeypatch.setattr(dependence, "_effects", fails)
+        oracle = cast(Oracle, SimpleNamespace(device=torch.device("cpu")))
+        if isinstance(error, torch.OutOfMemoryError):
+            with pytest.raises(torch.OutOfMemoryError):
+                dependence.negligible_parts(oracle, [], [], {0: (8,)})
+        else:
+            assert dependence.negligible_parts(oracle, [], [], {0: (8,)})
 
 
 def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:

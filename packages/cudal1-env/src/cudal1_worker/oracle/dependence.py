@@ -59,7 +59,9 @@ def negligible_parts(
     """
     try:
         effects = _effects(oracle, given, allowed, shapes)
-    except Exception:  # too little memory, or a step without a gradient
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a step without a gradient
         effects = {}
     found: dict[Part, torch.Tensor] = {}
     for target, shape in shapes.items():
