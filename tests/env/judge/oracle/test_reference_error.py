@@ -82,17 +82,21 @@ def test_widened_answers_differ_in_tolerances_alone_and_none_is_smaller() -> Non
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
         source = PICKY.replace("        assert (x * 2**18 == (x * 2**18).round()).all()\n", "")
         pool = judge._pools.take(Case(task(source), "", "training"), b"\x0d" * 16)
-        larger = 0
+        larger, sizes = 0, list[int]()
         for one in pool.sets(0, 4):
+            sizes.append(pool.size_bytes)
             (narrow,), (wide,) = one.answers, one.widened()
             assert narrow.whole_limits is not None
             assert wide.whole_limits is not None
             np.testing.assert_array_equal(narrow.positions, wide.positions)
             assert wide.whole is narrow.whole
-            assert one.widened()[0] is wide  # made once: many candidates are compared on the set
+            assert one.widened()[0] is wide  # made once: several arms are compared on the set
             assert (wide.whole_limits >= narrow.whole_limits).all()
             larger += int((wide.whole_limits > narrow.whole_limits).sum())
         assert larger > 0
+        assert sizes == sorted(set(sizes)), "widened answers count as memory"
+        pool.spend(4)
+        assert sum(size.size_bytes for size in pool.sets(0, 2)) + sizes[2] - sizes[0] == pool.size_bytes
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ class Arm:
         with sealed_file(weights.data.data) as fd:
             self._ask_untimed(message, [fd], "loading weights")
 
-    def untimed_s(self, one: InputSet, slot: int) -> float:
+    def call_uncompared(self, one: InputSet, slot: int) -> float:
         """Make one untimed call of a trusted program; return the seconds that it reports. Nothing is compared."""
         seconds = self._untimed_call(one.inputs, slot, writable=False).get("seconds")
         with self.contract():

@@ -161,7 +161,7 @@ class Pool:
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
         self._wide: dict[int, tuple[Answer, ...]] = {}
-        """Widened answers of kept sets on which many candidates are compared."""
+        """Widened answers of kept sets."""
         self.max_bytes = settings.pool_bytes
         """Maximum memory of kept sets; the owner of several pools sets it."""
         self.size_bytes = 0
@@ -420,10 +420,9 @@ class Pool:
             except RaisedError:  # not every function is defined on moved inputs
                 ((one, _),) = self._finished([(index, request)])
             self.make_way()
-            kept = self._sets.get(index)
-            if index >= len(_CYCLE) or kept is None:
+            if (kept := self._sets.get(index)) is None:
                 return one.answers
-            # Many candidates are compared on it. Its values are the same, so one copy of them is kept.
+            # Several arms are compared on it. Its values are the same, so one copy of them is kept.
             pairs = zip(one.answers, kept.answers, strict=True)
             found = tuple(replace(wide, values=own.values, whole=own.whole) for wide, own in pairs)
             if self.size_bytes + (size := _limit_bytes(found)) <= self.max_bytes:

@@ -168,7 +168,7 @@ class Trials:
             reference.construct(pool.construct_seed)
             for one in sets:
                 with alone:
-                    reference.untimed_s(one, 0)
+                    reference.call_uncompared(one, 0)
             reference.freeze()
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
@@ -178,7 +178,7 @@ class Trials:
             if pool.io_spec.state:
                 reference.load(pool.weights())
             calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
-            elapsed_s = [reference.untimed_s(one, slot) for slot, one in calls]
+            elapsed_s = [reference.call_uncompared(one, slot) for slot, one in calls]
             reference.freeze()
         return min(elapsed_s[1:])
 
