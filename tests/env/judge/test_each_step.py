@@ -39,7 +39,11 @@ ENDS = {
     "sleep": {Status.TIMEOUT},
     "spin": {Status.TIMEOUT},
     "allocate": {Status.OUT_OF_MEMORY},
-    "fork": {Status.TIMEOUT, Status.CRASH, Status.RUNTIME_ERROR, Status.BUILD_ERROR, Status.TAMPERING},
+    # The processes count towards the worker's memory together, so the kernel may end them at that limit.
+    "fork": {
+        *(Status.TIMEOUT, Status.CRASH, Status.RUNTIME_ERROR, Status.BUILD_ERROR, Status.TAMPERING),
+        Status.OUT_OF_MEMORY,
+    },
 }
 PROGRAM = """
 import os, threading, time
