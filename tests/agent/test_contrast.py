@@ -19,7 +19,7 @@ from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import ContrastSettings, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer, contrast_config, prompt_writer, run_contrast
-from cudal1_agent.stages.scoring import NO_SECTIONS, TRUNCATED, Drawn, Outcome, Scorer, alike
+from cudal1_agent.stages.scoring import NO_SECTIONS, REFUSED, TRUNCATED, Drawn, Outcome, Scorer, alike
 from cudal1_agent.stages.seeds import seed
 from cudal1_data import Task
 from cudal1_env.exemplars import BucketExemplars, NoExemplars
@@ -115,6 +115,17 @@ def test_truncated_answers_get_no_reward_and_answers_without_sections_that_of_a_
         assert rewards[3] is None
         assert rewards[1] == rewards[2] < 0 < rewards[0]
         assert run.verdicts.measured == 2, "neither the bare program nor the truncated answer is judged"
+
+
+def test_answers_to_a_task_that_cannot_be_judged_are_not_learnt_from(tmp_path: Path) -> None:
+    with session(tmp_path / "run", SETTINGS) as run:
+        run.verdicts.judge([(run.tasks.train[1], programs(run, correct=True, count=1)[0])])
+        run.verdicts.refused[run.tasks.train[0].source] = "the double refuses it"
+        answers = [build_answer("a", "b", program) for program in programs(run, correct=True, count=2)]
+        rewards, scorer, batch = scored(run, answers)
+        assert batch["statuses"] == {REFUSED: 2}
+        assert rewards == [None, None]
+        assert scorer.smoother.recent == ()
 
 
 def test_groups_count_as_alike_unless_outcomes_or_intervals_differ() -> None:

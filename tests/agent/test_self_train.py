@@ -17,9 +17,10 @@ from cudal1_agent.run.checkpoints import newest
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings
 from cudal1_agent.stages.self_train import KEPT, chosen, collect, learn, repeated
-from doubles.training import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
+from doubles.training import SMALL_MODEL, HashEvaluator, RefusingEvaluator, ScriptedPolicy, session
 
 TRL = {"max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_steps": 1, "max_length": 256}
 SETTINGS = Settings.model_validate(
@@ -121,6 +122,16 @@ def test_a_repeated_collection_finds_its_verdicts_in_the_archive(run: Session, m
     assert measured == 6
     assert run.verdicts.measured == measured
     assert kept(iteration(run)["folder"]) == first
+
+
+def test_a_collection_leaves_out_a_task_that_cannot_be_judged(run: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(run, monkeypatch)
+    refused = run.tasks.train[0].id
+    run.verdicts = Verdicts(RefusingEvaluator([refused]), run.folder.archive)
+    collect(run, None, **iteration(run))
+    tasks = {pair["task"] for pair in kept(iteration(run)["folder"])}
+    assert tasks
+    assert refused not in tasks
 
 
 def test_training_changes_the_model_and_reports_each_step(run: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import cudal1_agent.evaluation.success
 import pytest
 from cudal1_agent.data.tasks import HELD_OUT_TASKS, TRAIN
 from cudal1_agent.evaluation.assessment import Assessed, assess, table_record
-from cudal1_agent.evaluation.evaluate import Evaluated
+from cudal1_agent.evaluation.evaluate import Evaluated, refused_of
 from cudal1_agent.evaluation.success import correct_at, success, wilson
 from cudal1_agent.evaluation.tables import family_rows, rows_of, stage_table
 from cudal1_agent.progress import Progress
@@ -21,7 +21,7 @@ from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EvaluationSettings
 from cudal1_data.hashes import digest, skeleton_hash
 from cudal1_env import Archive
-from doubles.training import PROGRAM, HashEvaluator, ScriptedPolicy, evaluation, suite
+from doubles.training import PROGRAM, HashEvaluator, RefusingEvaluator, ScriptedPolicy, evaluation, suite
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
@@ -130,6 +130,26 @@ def test_identical_answers_are_judged_once_though_nothing_is_looked_up() -> None
     assert len(evaluator.jobs) == 2
     verdicts = found[TRAIN][0].evaluations
     assert [one.source for one in verdicts] == [same, same, other, same]
+
+
+def test_tables_leave_out_tasks_that_cannot_be_judged_and_records_say_why() -> None:
+    programs = [[PROGRAM.format(expression="x + x")]] * (len(TASKS) + 1)
+    with Archive() as archive:
+        verdicts = Verdicts(RefusingEvaluator([TASKS[0].id]), archive)
+        groups = assess(
+            ScriptedPolicy(programs),
+            {TRAIN: TASKS, HELD_OUT_TASKS: TASKS[:1]},
+            lambda task: task.source,
+            verdicts,
+            EvaluationSettings(),
+            seed=0,
+            progress=Progress(),
+        )
+    assert [one.task for one in groups[TRAIN]] == [task.id for task in TASKS[1:]]
+    assert HELD_OUT_TASKS not in groups
+    found = Evaluated(groups, {}, trained_on_test=False, refused=refused_of(TASKS, verdicts))
+    assert found.record("a model")["refused"] == {TASKS[0].id: f"{TASKS[0].id}: the double refuses it"}
+    assert f"{TASKS[0].id} is left out" in found.text("a model")
 
 
 def test_learnt_skeletons_are_kept_once_and_a_torn_line_does_no_harm(tmp_path: Path) -> None:

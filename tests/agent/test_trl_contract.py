@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.policies.embedded import make_embedded
-from cudal1_agent.policies.transformers import load_tokenizer
+from cudal1_agent.policies.transformers import load_model, load_tokenizer
 from cudal1_agent.settings import EmbeddedModel
 from cudal1_agent.stages.contrast import ContrastTrainer, check_steps, task_order
 from cudal1_agent.stages.supervised import SupervisedTrainer
-from cudal1_agent.stages.trl import arguments
+from cudal1_agent.stages.trl import arguments, unchanged_module
 from datasets import Dataset
 from doubles.training import suite
 from transformers import AutoTokenizer
@@ -38,6 +39,18 @@ def test_trl_still_has_the_private_method_that_is_overridden() -> None:
     method = GRPOTrainer._generate_and_score_completions
     assert list(inspect.signature(method).parameters) == ["self", "inputs"]
     assert "self._generate_and_score_completions(generation_batch)" in inspect.getsource(GRPOTrainer._prepare_inputs)
+
+
+def test_a_stage_undoes_what_it_replaces_in_the_models_module(tmp_path: Path) -> None:
+    model = load_model(
+        make_embedded(tmp_path / "model", TASKS, SHAPE, seed=0), load_tokenizer(tmp_path / "model"), use_cpu=True
+    )
+    module = sys.modules[type(model).__module__]
+    layer = module.LlamaMLP
+    with pytest.raises(ZeroDivisionError), unchanged_module(model):
+        module.LlamaMLP = type("Replaced", (layer,), {})
+        raise ZeroDivisionError
+    assert module.LlamaMLP is layer
 
 
 def test_every_step_generates_from_the_prompt_written_for_it(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import Meter, throughput_text
 from cudal1_agent.run.verdicts import CHUNK, Verdicts
 from cudal1_data import Task
-from cudal1_env import Archive, Evaluation, MachineError, Status
+from cudal1_env import Archive, Evaluation, MachineError, Status, TaskError
 from cudal1_env.hardware import has_gpu
 from cudal1_env.records import Precision
-from doubles.training import BreakingEvaluator, HashEvaluator, evaluation, suite
+from doubles.training import BreakingEvaluator, HashEvaluator, RefusingEvaluator, evaluation, suite
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]
@@ -101,6 +101,26 @@ def test_progress_counts_measurements() -> None:
         verdicts.judge([(TASKS[0], source) for source in PROGRAMS], progress=lambda *told: seen.append(told))
     count = len(PROGRAMS)
     assert seen == [(min(done, count), count) for done in range(CHUNK, count + CHUNK, CHUNK)]
+
+
+def test_a_task_that_cannot_be_judged_is_left_out_and_the_others_are_judged() -> None:
+    evaluator, lines = RefusingEvaluator([TASKS[1].id]), list[str]()
+    jobs = [(task, source) for source in PROGRAMS[:CHUNK] for task in TASKS]
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive, notify=lines.append)
+        found = verdicts.judge(jobs)
+        assert [one is None for one in found] == [task is TASKS[1] for task, _ in jobs]
+        assert len(archive) == verdicts.measured == 2 * CHUNK
+        assert list(verdicts.refused) == [TASKS[1].source]
+        assert lines == [f"{TASKS[1].id} is left out: {TASKS[1].id}: the double refuses it"]
+        asked = evaluator.asked
+        assert verdicts.judge(jobs) == found
+        assert evaluator.asked == asked, "a refused task is not asked about again"
+
+
+def test_if_no_task_can_be_judged_the_first_reason_is_raised() -> None:
+    with Archive() as archive, pytest.raises(TaskError, match="the double refuses it"):
+        Verdicts(RefusingEvaluator([task.id for task in TASKS]), archive).judge([(TASKS[0], PROGRAMS[0])])
 
 
 class ScriptedEvaluator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_data import SizeFamily, Split, Suite, Task, Variant
-from cudal1_env import MachineError
+from cudal1_env import MachineError, TaskError
 from cudal1_env.records import Evaluation, Latency, Precision, Speedup, Status
 
 REFERENCE = """\
@@ -114,6 +114,21 @@ class BreakingEvaluator(HashEvaluator):
     def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
         if len(self.jobs) == self._after:
             raise MachineError("the double breaks here")
+        return super()._judge(task, source, precision)
+
+
+class RefusingEvaluator(HashEvaluator):
+    """The same, but it cannot judge some tasks."""
+
+    def __init__(self, refused: Collection[str]) -> None:
+        super().__init__()
+        self._refused = refused
+        self.asked = 0
+
+    def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
+        if task.id in self._refused:
+            self.asked += 1
+            raise TaskError(f"{task.id}: the double refuses it")
         return super()._judge(task, source, precision)
 
 

@@ -73,7 +73,7 @@ class PolicySettings(Frozen):
     name: str | None = None
     """Name of the model at `url`; None uses its folder or hub name."""
     batch: int = Field(default=32, ge=1)
-    """Answers per batch with `transformers`; concurrent requests to an endpoint."""
+    """Maximum answers per batch with `transformers`, in batches of equal size; concurrent requests to an endpoint."""
     batching: Literal["static", "continuous", "compiled"] = "static"
     """`static`: batches sorted by prompt length; each runs until its longest answer ends. `compiled`: the same with a
     cache of fixed size, for which transformers compiles the decoding step on a GPU; the first batch takes longer, so

@@ -94,6 +94,7 @@ def train(
                     folder.archive,
                     reuse=settings.evaluation.reuse,
                     floor=verdicts_floor(run_dir, machine_key(device), folder.archive.position()),
+                    notify=progress.line,
                 ),
                 progress=progress,
                 selection=selection,

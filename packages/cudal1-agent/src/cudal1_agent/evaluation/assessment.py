@@ -21,7 +21,7 @@ from cudal1_agent.policies import Policy
 from cudal1_agent.policies.prompting import PromptBuilder
 from cudal1_agent.progress import Progress
 from cudal1_agent.run.metrics import Record
-from cudal1_agent.run.verdicts import Verdicts, source_key
+from cudal1_agent.run.verdicts import Key, Verdicts, source_key
 from cudal1_agent.settings import Arm, ContrastSettings, EvaluationSettings, Settings
 
 PromptFor = Callable[[Task], str]
@@ -94,7 +94,8 @@ def assess(
         precision: How narrow intervals must be; `correct` does not time programs.
 
     Returns:
-        For each group that has tasks, the judged answers of each of them, in order.
+        For each group that has tasks, the judged answers of each of them, in order. Tasks that cannot be judged are
+        left out: they are in `verdicts.refused`.
     """
     tasks = [task for group in groups.values() for task in group]
     with verdicts.meter.part("generating"):
@@ -113,27 +114,25 @@ def assess(
     }
     with progress.bar("judging answers") as tick:
         judged = verdicts.judge(list(jobs.values()), precision=precision, after=after, progress=tick)
-    found = dict(zip(jobs, judged, strict=True))
-    assessed = [
-        Assessed(
-            task.id,
-            tuple(found[task.id, source_key(answer)] for answer in given),
-            parse_answer(given[0]).complete,
-            task.category or f"level {task.level}",
-            frozenset(
-                one.source_sha256
-                for one in (found[task.id, source_key(answer)] for answer in given)
-                if is_copy(one.source, task.source)
-            ),
-        )
-        for task, given in zip(tasks, answers, strict=True)
-    ]
+    found = {key: one for key, one in zip(jobs, judged, strict=True) if one is not None}
+    given_to = {task.id: given for task, given in zip(tasks, answers, strict=True)}
     result: dict[str, list[Assessed]] = {}
     for name, group in groups.items():
-        if group:
-            result[name] = assessed[: len(group)]
-        assessed = assessed[len(group) :]
+        judged_tasks = [task for task in group if task.source not in verdicts.refused]
+        if judged_tasks:
+            result[name] = [_assessed(task, given_to[task.id], found) for task in judged_tasks]
     return result
+
+
+def _assessed(task: Task, answers: Sequence[str], found: Mapping[Key, Evaluation]) -> Assessed:
+    evaluations = tuple(found[task.id, source_key(answer)] for answer in answers)
+    return Assessed(
+        task.id,
+        evaluations,
+        parse_answer(answers[0]).complete,
+        task.category or f"level {task.level}",
+        frozenset(one.source_sha256 for one in evaluations if is_copy(one.source, task.source)),
+    )
 
 
 def best_of(evaluations: Sequence[Evaluation]) -> Evaluation:

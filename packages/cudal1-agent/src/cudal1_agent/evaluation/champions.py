@@ -29,6 +29,8 @@ def confirm(session: Session, _: Checkpoint | None) -> None:
             [(task, best.source) for task, best in champions], precision="report", after=chosen_until, progress=tick
         )
     for (task, best), again in zip(champions, confirmed, strict=True):
+        if again is None:
+            continue
         speedup = again.speedup if again.correct else None
         assert best.speedup is not None
         session.folder.metrics.append(

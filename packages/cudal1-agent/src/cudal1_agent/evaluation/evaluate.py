@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Evaluated:
     """Whether there are such tasks, or the run was trained on other test data."""
     learnt: Set[str] = frozenset()
     """Skeletons that the model was trained on, if it is a run's."""
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tasks that cannot be judged on this machine, with the reason; the tables leave them out."""
 
     def record(self, target: str) -> Record:
         """Return the result as one JSON object.
@@ -74,6 +76,7 @@ class Evaluated:
         return {
             "target": target,
             **({**marks, "seen": self.seen} if marks else {}),
+            **({"refused": dict(self.refused)} if self.refused else {}),
             "table": {group: table_record(found, self.learnt) | marks for group, found in self.groups.items()},
             "answers": [
                 answer_record("evaluate", group, one) | marks for group, found in self.groups.items() for one in found
@@ -95,6 +98,7 @@ class Evaluated:
         )
         if self.seen:
             lines.append("trained on near-duplicates: " + ", ".join(f"{task} ({by})" for task, by in self.seen.items()))
+        lines += [f"{task} is left out: {why}" for task, why in self.refused.items()]
         return "\n".join([table, *lines])
 
 
@@ -136,7 +140,9 @@ def tabulate(
             for task in session.tasks.groups[group]
             if task.overlaps is not None and not _is_kernelbenchs(task)
         }
-        record = {"event": "table", "stage": stage, "group": group, **figures, "overlaps": overlaps}
+        record: Record = {"event": "table", "stage": stage, "group": group, **figures, "overlaps": overlaps}
+        if refused := refused_of(session.tasks.groups[group], session.verdicts):
+            record["refused"] = refused
         session.folder.metrics.append(record)
         rows += rows_of(record)
     for line in stage_table(rows).splitlines():
@@ -162,6 +168,11 @@ def _is_kernelbenchs(task: Task) -> bool:
     """Return whether a task is the one that it overlaps, in another form of KernelBench."""
     name = task.id.partition("@")[0].partition("/")[2]
     return task.overlaps is not None and name == task.overlaps.partition("/")[2]
+
+
+def refused_of(tasks: Sequence[Task], verdicts: Verdicts) -> dict[str, str]:
+    """Return those of the tasks that could not be judged, with the reason."""
+    return {task.id: verdicts.refused[task.source] for task in tasks if task.source in verdicts.refused}
 
 
 def answer_record(stage: str, group: str, one: Assessed) -> Record:
@@ -240,18 +251,20 @@ def evaluate_model(
         with progress.bar("answers") as tick, ExitStack() as opened:
             shown = kept if run is None else opened.enter_context(Archive(run / ARCHIVE))
             policy = make_policy(model, settings.policy, use_cpu=stays_on_cpu(settings), progress=tick)
+            verdicts = Verdicts(evaluator, kept, reuse=settings.evaluation.reuse)
             groups = assess(
                 policy,
                 tasks.groups,
                 prompts_for(prompt_builder(model, settings.prompt, device), settings, shown),
-                Verdicts(evaluator, kept, reuse=settings.evaluation.reuse),
+                verdicts,
                 settings.evaluation,
                 seed=settings.seed,
                 progress=progress,
                 precision=precision,
             )
             learnt = Learnt(run).skeletons if run is not None else frozenset[str]()
-            return Evaluated(groups, seen, trained_on_test=marked, learnt=learnt)
+            refused = refused_of([task for group in tasks.groups.values() for task in group], verdicts)
+            return Evaluated(groups, seen, trained_on_test=marked, learnt=learnt, refused=refused)
     finally:
         if judge is not None:
             close_judge(judge, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -43,7 +44,7 @@ class TransformersPolicy:
         Args:
             model: Folder or hub name.
             use_cpu: Stay on the CPU even if there is a GPU.
-            batch: Answers per batch. With the same seed, another batch size draws other answers.
+            batch: Maximum answers per batch. With the same seed, another batch size draws other answers.
             batching: How batches are made, see `PolicySettings.batching`.
             chat: Further arguments of the chat template.
             progress: Receives the number of answers so far and the total.
@@ -86,9 +87,11 @@ class TransformersPolicy:
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
         answers = [""] * len(inputs)
         torch.manual_seed(seed)
-        size = len(order) if self._batching == "continuous" else self._batch
-        # The compiled step has one shape: the rows of a full batch, padded to the longest prompt. Compiling takes half
-        # a minute, in which fewer answers than a batch are written without it.
+        # Batches of equal size: a compiled step reads the whole cache of its rows, whether an answer needs them or not.
+        batches = 1 if self._batching == "continuous" else math.ceil(len(order) / self._batch)
+        size = math.ceil(len(order) / max(batches, 1))
+        # The compiled step has one shape: the rows of a batch, padded to the longest prompt. Compiling takes half a
+        # minute, in which fewer answers than a batch are written without it.
         compiled = self._batching == "compiled" and len(inputs) >= self._batch
         longest = max(map(len, inputs)) if compiled else None
         for start in range(0, len(order), max(size, 1)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from cudal1_env import Archive, Evaluation, Evaluator, Status, evaluate_answers, extract_source
+from cudal1_env import Archive, Evaluation, Evaluator, Status, TaskError, evaluate_answers, extract_source
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
 from cudal1_agent import gpu_memory
@@ -29,10 +30,19 @@ class Verdicts:
     run. Without `reuse`, every answer is measured.
 
     `UNSTABLE` means that two trials disagree; the program is then measured once more, and the lower result counts.
+
+    A task that cannot be judged on this machine is left out from then on, and the others are judged.
     """
 
     def __init__(
-        self, evaluator: Evaluator, archive: Archive, *, reuse: bool = True, floor: int = 0, meter: Meter | None = None
+        self,
+        evaluator: Evaluator,
+        archive: Archive,
+        *,
+        reuse: bool = True,
+        floor: int = 0,
+        meter: Meter | None = None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Judge through `evaluator` and keep everything in `archive`.
 
@@ -42,6 +52,7 @@ class Verdicts:
             reuse: Look verdicts up.
             floor: Position in the archive; verdicts up to it are not looked up, because another machine measured them.
             meter: Counts time and verdicts; None makes one.
+            notify: Receives a line on each task that is left out.
         """
         self.archive = archive
         self.meter = meter or Meter()
@@ -50,6 +61,9 @@ class Verdicts:
         self._floor = floor
         self.measured = 0
         """Number of answers given to the evaluator so far."""
+        self.refused: dict[str, str] = {}
+        """Why a task cannot be judged, by the task's source."""
+        self._notify = notify
 
     def judge(
         self,
@@ -58,8 +72,8 @@ class Verdicts:
         precision: Precision = "training",
         after: int = 0,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[Evaluation]:
-        """Return the verdict on each answer, in order.
+    ) -> list[Evaluation | None]:
+        """Return the verdict on each answer, in order; None if its task cannot be judged.
 
         Args:
             jobs: Task and answer.
@@ -68,7 +82,7 @@ class Verdicts:
             progress: Receives the number of answers measured and the total to measure.
 
         Raises:
-            TaskError: A reference cannot be judged against.
+            TaskError: No task was judged so far, because none can be.
             MachineError: The machine broke; finished evaluations are in the archive.
         """
         with self.meter.part("judging"):
@@ -80,7 +94,7 @@ class Verdicts:
         precision: Precision,
         after: int,
         progress: Callable[[int, int], None] | None,
-    ) -> list[Evaluation]:
+    ) -> list[Evaluation | None]:
         keys = [(task.id, source_key(answer)) for task, answer in jobs]
         found: dict[int, Evaluation] = {}
         first: dict[Key, int] = {}
@@ -89,7 +103,7 @@ class Verdicts:
             known = self._known(task, key, precision, after) if self._reuse else None
             if known is not None:
                 found[index] = known
-            elif not (self._reuse and key in first):
+            elif task.source not in self.refused and not (self._reuse and key in first):
                 first[key] = index
                 fresh.append(index)
         # A task's programs together: they share its oracle in the judge.
@@ -98,14 +112,34 @@ class Verdicts:
         for start in range(0, len(fresh), CHUNK):
             part = fresh[start : start + CHUNK]
             found |= self._measure(jobs, part, precision)
-            unstable = [index for index in part if found[index].status is Status.UNSTABLE]
+            unstable = [index for index in part if index in found and found[index].status is Status.UNSTABLE]
             for index, second in self._measure(jobs, unstable, precision).items():
                 found[index] = lower(found[index], second)
             if progress is not None:
                 progress(start + len(part), len(fresh))
-        return [found.get(index) or found[first[key]] for index, key in enumerate(keys)]
+        if self.refused and not found and not self.measured:
+            raise TaskError(next(iter(self.refused.values())))
+        return [found.get(index) or found.get(first.get(key, index)) for index, key in enumerate(keys)]
 
     def _measure(
+        self, jobs: Sequence[tuple[Task, str]], part: Sequence[int], precision: Precision
+    ) -> dict[int, Evaluation]:
+        part = [index for index in part if jobs[index][0].source not in self.refused]
+        try:
+            return self._evaluated(jobs, part, precision)
+        except TaskError:
+            tasks = [[*same] for _, same in groupby(part, key=lambda index: jobs[index][0].source)]
+        found: dict[int, Evaluation] = {}
+        for same in tasks:
+            task = jobs[same[0]][0]
+            try:
+                found |= self._evaluated(jobs, same, precision)
+            except TaskError as error:
+                self.refused[task.source] = str(error)
+                self._notify(f"{task.id} is left out: {error}")
+        return found
+
+    def _evaluated(
         self, jobs: Sequence[tuple[Task, str]], part: Sequence[int], precision: Precision
     ) -> dict[int, Evaluation]:
         chosen = [jobs[index] for index in part]

@@ -31,7 +31,7 @@ from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings
 from cudal1_agent.stages.scoring import Drawn, Scorer
-from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of, unchanged_module
 
 Prompt = str | list[dict[str, str]]
 
@@ -101,11 +101,12 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
         return {"smoother": scorer.smoother.model_dump()}
 
     rows = [{"prompt": "", "task": task} for task in task_order(session.contrasted, config, seed=settings.seed)]
-    with session.progress.bar("contrast") as tick:
+    loaded = load_model(model, tokenizer, use_cpu=session.use_cpu)
+    with unchanged_module(loaded), session.progress.bar("contrast") as tick:
         trainer = ContrastTrainer(
             write_prompt=prompt_writer(session, model, scorer.drawn, chat=tokenizer.chat_template is not None),
             meter=session.meter,
-            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
+            model=loaded,
             reward_funcs=[scorer],
             args=config,
             train_dataset=Dataset.from_list(rows),

@@ -18,6 +18,8 @@ from cudal1_agent.run.session import Session
 
 TRUNCATED = "TRUNCATED"
 """Outcome of an answer that reached the length limit: it is neither judged nor learnt from."""
+REFUSED = "REFUSED"
+"""Outcome of an answer to a task that cannot be judged on this machine: it is not learnt from."""
 NO_SECTIONS = "NO_SECTIONS"
 """Outcome of an answer that lacks one of the three sections: a failure that is not judged."""
 
@@ -46,7 +48,7 @@ class Outcome:
     """The outcome of one answer."""
 
     name: str
-    """The verdict's status, `TRUNCATED` or `NO_SECTIONS`."""
+    """The verdict's status, `TRUNCATED`, `NO_SECTIONS` or `REFUSED`."""
     reward: float | None
     """None if the answer is not learnt from."""
     evaluation: Evaluation | None = None
@@ -140,6 +142,9 @@ class Scorer:
                 judged.append(index)
         evaluations = self.session.verdicts.judge([(self.tasks[task[index]], answers[index]) for index in judged])
         for index, one in zip(judged, evaluations, strict=True):
+            if one is None:
+                found[index] = Outcome(REFUSED, None)
+                continue
             most = most_paid(self.session.audit, self.tasks[task[index]])
             found[index] = Outcome(one.status.value, reward_of(one, rule, most=most), one)
         return [found[index] for index in range(len(answers))]

@@ -60,7 +60,11 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     jobs = [(task, answer) for task, given in zip(tasks, answers, strict=True) for answer in given]
     with session.progress.bar(f"self_train {iteration}: judging") as tick:
         evaluations = session.verdicts.judge(jobs, precision=settings.precision, progress=tick)
-    correct = [pair for pair, evaluation in zip(pairs, evaluations, strict=True) if evaluation.correct]
+    correct = [
+        pair
+        for pair, evaluation in zip(pairs, evaluations, strict=True)
+        if evaluation is not None and evaluation.correct
+    ]
     kept = chosen(correct, settings.max_per_task, {task.id: task.source for task in tasks})
     write_aside(folder / KEPT, _pairs.dump_json(kept).decode())
     counts: dict[str, Any] = {

@@ -24,7 +24,7 @@ from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings
 from cudal1_agent.stages.streaming import Batches, Encoder, StreamState
-from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of, unchanged_module
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
@@ -260,14 +260,15 @@ def _train(
     tokenizer = load_tokenizer(model)
     config = arguments(SFTConfig, table, folder=folder / "trainer", seed=session.settings.seed, use_cpu=session.use_cpu)
     config.train_sampling_strategy = "sequential"
-    with session.progress.bar(stage) as tick:
+    loaded = load_model(model, tokenizer, use_cpu=session.use_cpu)
+    with unchanged_module(loaded), session.progress.bar(stage) as tick:
 
         def ticked(done: int, total: int) -> None:
             at_step(done)
             tick(done, total)
 
         trainer = SupervisedTrainer(
-            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
+            model=loaded,
             args=config,
             train_dataset=dataset,
             processing_class=tokenizer,

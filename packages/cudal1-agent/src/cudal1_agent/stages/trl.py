@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +170,21 @@ class Keeper(TrainerCallback):
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_aside(checkpoint / STATE, self._folder.position_now(self._extra()).model_dump_json())
         self._deadline.safe_point()
+
+
+@contextlib.contextmanager
+def unchanged_module(model: Any) -> Generator[None]:
+    """Restore the module that defines a model's class after the block.
+
+    Liger replaces layers in that module, so every model that is loaded later in the process would have them, also
+    those that write answers.
+    """
+    names = vars(sys.modules[type(model).__module__])
+    before = dict(names)
+    try:
+        yield
+    finally:
+        names.update(before)
 
 
 def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path, stage: str) -> None:
