@@ -15,7 +15,7 @@ from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite, load_task
 from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
-from doubles.training import HashEvaluator, ScriptedPolicy, suite, task
+from doubles.training import HashEvaluator, ScriptedPolicy, judged, suite, task
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 NEAR = "starter:diag_matmul,layer_norm_manual,rms_norm,gelu_tanh,row_logsumexp,batched_matmul"
@@ -131,7 +131,7 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         tasks = choose_tasks(only, "cpu", EVERYTHING, train_on_test=True)
         verdicts = Verdicts(HashEvaluator(), folder.archive)
         session = Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
-        [best] = verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")])
+        [best] = judged(verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")]))
 
         monkeypatch.setattr(Session, "policy", lambda *_: ScriptedPolicy([]))
         monkeypatch.setattr(evaluate, "prompts_for", lambda *_, **__: None)

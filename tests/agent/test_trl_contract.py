@@ -45,7 +45,7 @@ def test_a_stage_undoes_what_it_replaces_in_the_models_module(tmp_path: Path) ->
     model = load_model(
         make_embedded(tmp_path / "model", TASKS, SHAPE, seed=0), load_tokenizer(tmp_path / "model"), use_cpu=True
     )
-    module = sys.modules[type(model).__module__]
+    module: Any = sys.modules[type(model).__module__]
     layer = module.LlamaMLP
     with pytest.raises(ZeroDivisionError), unchanged_module(model):
         module.LlamaMLP = type("Replaced", (layer,), {})

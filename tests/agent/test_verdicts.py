@@ -15,7 +15,7 @@ from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status, TaskError
 from cudal1_env.hardware import has_gpu
 from cudal1_env.records import Precision
-from doubles.training import BreakingEvaluator, HashEvaluator, RefusingEvaluator, evaluation, suite
+from doubles.training import BreakingEvaluator, HashEvaluator, RefusingEvaluator, evaluation, judged, suite
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]
@@ -30,7 +30,7 @@ def test_the_same_program_is_measured_once() -> None:
     with Archive() as archive:
         verdicts = Verdicts(evaluator, archive)
         jobs = [(TASKS[0], answer(PROGRAMS[index])) for index in (0, 1, 0, 1, 2)]
-        found = verdicts.judge(jobs)
+        found = judged(verdicts.judge(jobs))
         assert [one.source for one in found] == [PROGRAMS[index] for index in (0, 1, 0, 1, 2)]
         assert len(evaluator.jobs) == len(archive) == verdicts.measured == 3
         assert verdicts.judge(jobs) == found
@@ -46,7 +46,7 @@ def test_the_same_program_is_measured_again_on_another_task_or_size() -> None:
         sizes = TASKS[0].held_out("cpu")
         same_id = TASKS[0].model_copy(update={"source": sizes[0].source})
         for one in (TASKS[0], TASKS[1], *sizes, same_id):
-            assert verdicts.judge([(one, PROGRAMS[0])])[0].task_source == one.source
+            assert judged(verdicts.judge([(one, PROGRAMS[0])]))[0].task_source == one.source
         assert len(evaluator.jobs) == 5
 
 
@@ -55,11 +55,11 @@ def test_an_untimed_correct_program_is_measured_at_training_precision() -> None:
     jobs = [(TASKS[0], source) for source in PROGRAMS]
     with Archive() as archive:
         verdicts = Verdicts(evaluator, archive)
-        untimed = verdicts.judge(jobs, precision="correct")
+        untimed = judged(verdicts.judge(jobs, precision="correct"))
         assert verdicts.judge(jobs, precision="correct") == untimed
         correct = [one.source for one in untimed if one.correct]
         assert 0 < len(correct) < len(jobs) == len(evaluator.jobs)
-        timed = verdicts.judge(jobs)
+        timed = judged(verdicts.judge(jobs))
         assert [source for _, source in evaluator.jobs[len(jobs) :]] == correct
         assert [one.correct for one in timed] == [one.correct for one in untimed]
         assert all(one.speedup is not None for one in timed if one.correct)
@@ -77,7 +77,7 @@ def test_without_reuse_everything_is_measured() -> None:
 def test_an_answer_without_a_program_is_no_code_and_is_not_measured() -> None:
     evaluator = HashEvaluator()
     with Archive() as archive:
-        found = Verdicts(evaluator, archive).judge([(TASKS[0], "I give up."), (TASKS[0], "")])
+        found = judged(Verdicts(evaluator, archive).judge([(TASKS[0], "I give up."), (TASKS[0], "")]))
         assert [one.status for one in found] == [Status.NO_CODE] * 2
         assert evaluator.jobs == []
 
@@ -89,7 +89,7 @@ def test_finished_verdicts_survive_a_machine_error() -> None:
             Verdicts(BreakingEvaluator(after=CHUNK), archive).judge(jobs)
         assert len(archive) == CHUNK
         rest = HashEvaluator()
-        found = Verdicts(rest, archive).judge(jobs)
+        found = judged(Verdicts(rest, archive).judge(jobs))
         assert len(rest.jobs) == len(PROGRAMS) - CHUNK
         assert [one.source for one in found] == PROGRAMS
 
@@ -151,7 +151,7 @@ def test_an_unstable_program_is_measured_once_more_and_the_lower_result_counts(
     evaluator = ScriptedEvaluator([*verdicts, 3.0])
     with Archive() as archive:
         judge = Verdicts(evaluator, archive)
-        [found] = judge.judge([(TASKS[0], PROGRAMS[0])])
+        [found] = judged(judge.judge([(TASKS[0], PROGRAMS[0])]))
         assert judge.measured == len(archive) == 2
         assert found.status is (Status.UNSTABLE if point is None else Status.CORRECT)
         if point is not None:
@@ -160,7 +160,7 @@ def test_an_unstable_program_is_measured_once_more_and_the_lower_result_counts(
             assert judge.judge([(TASKS[0], PROGRAMS[0])]) == [found], "looked up, it counts as it did"
             assert judge.measured == 2
         else:
-            assert judge.judge([(TASKS[0], PROGRAMS[0])])[0].correct, "UNSTABLE is never looked up"
+            assert judged(judge.judge([(TASKS[0], PROGRAMS[0])]))[0].correct, "UNSTABLE is never looked up"
 
 
 def test_verdicts_before_a_position_are_measured_anew() -> None:

@@ -132,6 +132,13 @@ class RefusingEvaluator(HashEvaluator):
         return super()._judge(task, source, precision)
 
 
+def judged(verdicts: Sequence[Evaluation | None]) -> list[Evaluation]:
+    """The verdicts, none of which may be missing."""
+    found = [one for one in verdicts if one is not None]
+    assert len(found) == len(verdicts)
+    return found
+
+
 def evaluation(
     task: Task, source: str, speedup: float | None, precision: Precision = "training", identity: str | None = None
 ) -> Evaluation:
