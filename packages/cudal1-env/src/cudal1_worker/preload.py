@@ -7,15 +7,29 @@ import importlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable
 
 import torch
 
 from cudal1_worker import gpus
 
+_HASHES = (
+    ("triton.runtime.cache", "triton_key"),
+    ("triton.compiler.compiler", "triton_key"),
+    ("torch._inductor.codecache", "torch_key"),
+)
+"""Functions that hash a compiler's own files for the keys of its cache, and remember the result.
+
+Triton's takes 0.9 s (460 MB; `docs/log.md`). Called before workers are forked, they take no time in any of them.
+"""
+
 
 def preload(names: Iterable[str]) -> None:
-    """Import those modules that are installed; meanwhile torch looks for a GPU in /dev instead of starting CUDA."""
+    """Import those modules that are installed, and hash compilers.
+
+    Meanwhile torch looks for a GPU in /dev instead of starting CUDA.
+    """
     ask = torch.cuda.is_available  # starts CUDA, and torch 2.11's inductor calls it at import
     torch.cuda.is_available = lambda: torch.version.cuda is not None and gpus.has_gpu()
     logging.disable(logging.WARNING)  # torch's warnings about a missing GPU
@@ -23,6 +37,8 @@ def preload(names: Iterable[str]) -> None:
         for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        for module, name in _HASHES:
+            getattr(sys.modules.get(module), name, str)()
     finally:
         logging.disable(logging.NOTSET)
         torch.cuda.is_available = ask

@@ -31,7 +31,9 @@ _MAX_SOURCE_BYTES = 1 << 20
 """Maximum length of a program."""
 _EXTENSIONS = ("torch.utils.cpp_extension",)
 """Modules that programs with an extension import; preloading saves a second under the lease in each worker."""
-_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton")
+_ON_GPUS = ("triton",)
+"""Modules that most programs for a GPU import."""
+_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 """Modules that `torch.compile` imports at first use; preloading saves seconds under the lease in each worker."""
 
 
@@ -64,8 +66,9 @@ class Builder:
         self.settings = settings
         self.device = device
         self.core = core
-        self.zygote = Zygote(device.environment, preload=_EXTENSIONS)
-        self._with_compiler = Zygote(device.environment, preload=(*_EXTENSIONS, *_COMPILER))
+        always = (*_EXTENSIONS, *_ON_GPUS) if device.name == "cuda" else _EXTENSIONS
+        self.zygote = Zygote(device.environment, preload=always)
+        self._with_compiler = Zygote(device.environment, preload=(*always, *_COMPILER))
         self.folders = BuildFolders()
         self.store = BuildStore(settings.build_store_bytes)
         self.precompilations = Precompilations(self)
@@ -203,8 +206,7 @@ class Builder:
 
     def _zygote_of(self, case: Case) -> Zygote:
         """Return the zygote of both arms of a case: one process, so that the arms differ only in their program."""
-        helps = compiles_by_torch(case.source) and self._with_compiler.usable()
-        return self._with_compiler if helps else self.zygote
+        return self._with_compiler if compiles_by_torch(case.source) else self.zygote
 
     def arm(self, worker: Worker, io_spec: IoSpec, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""

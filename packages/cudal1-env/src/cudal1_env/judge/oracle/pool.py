@@ -156,7 +156,7 @@ class Pool:
         self.fresh = WARM_SETS
         """Number of the first set that no candidate has seen, after those for untimed calls."""
         self._wanted = 0
-        """Number of new sets that the last trial prepared."""
+        """Maximum number of new sets that a trial has prepared."""
         self._weights: Weights | None = None
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
@@ -309,12 +309,14 @@ class Pool:
                 part = self.sets(start, min(start + step, last))
                 if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
                     break
-            self._wanted = last - self.fresh
+            self._wanted = max(self._wanted, last - self.fresh)
             self.make_way()
 
     @contextlib.contextmanager
     def making_ahead(self) -> Generator[None]:
-        """Make as many new sets as the last trial prepared, in a background thread during the block.
+        """Make as many new sets as any trial has prepared, in a background thread during the block.
+
+        Those that a trial leaves are for the next one.
 
         They are complete when the block ends. The device must be leased, and nothing may be timed meanwhile.
         """

@@ -38,25 +38,24 @@ class Zygote:
         """Version of the workers' torch."""
         self.cuda: str | None = None
         """CUDA version of the workers' torch."""
-        self._touched = False
-
-    def usable(self) -> bool:
-        """Start it; return whether its preloaded modules left GPUs untouched, without which workers cannot use them."""
-        with self._lock:
-            if not self._touched:
-                self.start()
-                if self._touched:
-                    self.close()
-            return not self._touched
 
     def start(self) -> None:
-        """Start the process, unless it runs.
+        """Start the process, unless it runs; without preloaded modules if one of them opens a GPU.
+
+        A process that opened a GPU cannot be forked into workers that use it.
 
         Raises:
             MachineError: The process does not start in time.
         """
         if self._process is not None and self._process.poll() is None:
             return
+        if self._run() and self._preload:
+            self.close()
+            self._preload = ()
+            self._run()
+
+    def _run(self) -> bool:
+        """Start the process; return whether it has opened a GPU."""
         ours, theirs = socket.socketpair()
         environment = clean_environment(
             OMP_NUM_THREADS="1",
@@ -90,7 +89,8 @@ class Zygote:
         except (wire.ChannelClosed, wire.ChannelTimeout) as error:
             self.close()
             raise MachineError(f"the zygote did not start within {_START_TIMEOUT_S:g} s: {error}") from error
-        self.torch, self.cuda, self._touched = ready["torch"], ready["cuda"], ready["touched"]
+        self.torch, self.cuda = ready["torch"], ready["cuda"]
+        return bool(ready["touched"])
 
     def fork(self, role: Literal["arm", "oracle"], spec: Spec) -> Worker:
         """Fork a worker and wait until it has entered its sandbox.
