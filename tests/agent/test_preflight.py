@@ -20,11 +20,12 @@ from cudal1_agent.policies.transformers import LARGE, parameters_of
 from cudal1_agent.preflight import Shape, check_model, check_room, check_settings, embedded_shape, estimate, shape_of
 from cudal1_agent.run.deadline import Deadline, seconds_of
 from cudal1_agent.run.files import write_aside
-from cudal1_agent.run.folder import Mark, RunFolder
+from cudal1_agent.run.folder import ARCHIVE, Mark, RunFolder
 from cudal1_agent.run.fork import fork
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import SHAPES, Settings
 from cudal1_agent.train import check_time, train
+from cudal1_env import Archive
 from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, suite
 
 CPU = with_flags(Settings(), {"device": "cpu"})
@@ -291,6 +292,22 @@ def test_arms_fork_from_one_stage_and_share_what_it_left(tmp_path: Path) -> None
             origin=(origin, "self_train"),
             evaluator=HashEvaluator(),
             suite=suite(),
+        )
+    other = forked_settings(tmp_path / "random", {"contrast": {"arm": "none"}})
+    evaluator = HashEvaluator()
+    train(other, tmp_path / "none", origin=(tmp_path / "random", "seeds"), evaluator=evaluator, suite=suite())
+    with Archive(tmp_path / "random" / ARCHIVE) as one, Archive(tmp_path / "none" / ARCHIVE) as two:
+        seeds, kept = ([one.id for one in archive.evaluations()] for archive in (one, two))
+    begun = json.loads((tmp_path / "none" / "marks" / "seeds.json").read_bytes())["archive_position"]
+    assert 0 < begun < len(kept)
+    assert kept[:begun] == seeds[:begun]
+    assert (tmp_path / "none" / "marks" / "finished.json").is_file()
+    with pytest.raises(RunError, match=r"@seeds keeps the settings.*contrast.seed_programs"):
+        train(
+            forked_settings(tmp_path / "random", {"contrast": {"seed_programs": 1}}),
+            tmp_path / "more",
+            origin=(tmp_path / "random", "seeds"),
+            evaluator=HashEvaluator(),
         )
     with pytest.raises(AgentError, match="is not finished, so there is nothing to fork from"):
         train(forked_settings(origin, {}), tmp_path / "o", origin=(origin, "contrast"), evaluator=HashEvaluator())

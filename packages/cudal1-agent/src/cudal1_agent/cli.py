@@ -56,7 +56,8 @@ class Folder:
     resume: bool = False
     """Resume an interrupted run exactly where it stopped."""
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """RUN@STAGE: begin where a stage of another run ended, with its settings unless others (e.g. --arm) are named."""
+    """RUN@STAGE or RUN@seeds: begin where that of another run ended, with its settings unless others (e.g. --arm) are
+    named."""
     for_: Annotated[str | None, tyro.conf.arg(name="for")] = None
     """Time limit such as 9m: stop at the first safe point after it with exit code 75; --resume continues."""
     dry_run: bool = False

@@ -21,7 +21,7 @@ from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.deadline import Deadline
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import CORPUS, METRICS, REPORT, RunFolder, read_corpus_note, stage_model
-from cudal1_agent.run.fork import check_fork, fork
+from cudal1_agent.run.fork import ForkPoint, check_fork, fork, last_phase
 from cudal1_agent.run.judge import close_judge, make_judge, program_device, retire_inputs, stays_on_cpu
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import PARTS
@@ -40,7 +40,7 @@ def train(
     run_dir: Path,
     *,
     resume: bool = False,
-    origin: tuple[Path, StageName] | None = None,
+    origin: tuple[Path, ForkPoint] | None = None,
     seconds: float | None = None,
     evaluator: Evaluator | None = None,
     suite: Suite | None = None,
@@ -51,7 +51,7 @@ def train(
         settings: Settings of the run. With `resume`, None takes those of the run, and other settings are refused.
         run_dir: The run directory.
         resume: Continue the run in `run_dir`.
-        origin: Another run and a stage of it: the run begins where that stage ended, with settings from
+        origin: Another run and a stage of it, or `seeds`: the run begins where that ended, with settings from
             `forked_settings`.
         seconds: Time limit, after which the run stops where it can be resumed; None trains to the end.
         evaluator: Judges answers, and is not closed; None makes the judge that the settings name.
@@ -116,7 +116,7 @@ def _opened(
     run_dir: Path,
     *,
     resume: bool,
-    origin: tuple[Path, StageName] | None,
+    origin: tuple[Path, ForkPoint] | None,
     seconds: float | None,
 ) -> RunFolder:
     """Return the folder of a new run, of a resumed one, or of a fork of another run."""
@@ -225,13 +225,13 @@ def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
             next(found)
 
 
-def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, StageName] | None = None) -> str:
+def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, ForkPoint] | None = None) -> str:
     """Check all that can be checked before a run, and return what it needs as text.
 
     Args:
         settings: Settings of the run.
         run_dir: The run directory.
-        origin: Another run and a stage of it, from which the run would fork.
+        origin: Another run and a stage of it, or `seeds`, from which the run would fork.
 
     Raises:
         RunError: The run cannot fork from there.
@@ -254,7 +254,7 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, StageName]
     check_stream(settings, tasks, device)
     names = [phase.name for phase in phases(settings, run_dir)]
     if origin is not None:
-        names = names[names.index(f"{origin[1]}.table") + 1 :]
+        names = names[names.index(last_phase(origin[1])) + 1 :]
     return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {', '.join(names)}"
 
 

@@ -1,11 +1,15 @@
-"""Forks: new runs that begin where a stage of another run ended, to compare later stages under other settings."""
+"""Forks: new runs that begin where a stage or the seeds of another run ended, to compare what follows.
+
+Arms of stage 3 that fork from the same seeds show the same programs with the same scores at first, and measure none
+of them again.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cudal1_env import Archive
 
@@ -30,6 +34,11 @@ from cudal1_agent.settings import STAGES, Settings, StageName
 
 FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "judge_url", "policy.", "report_to")
 """Settings in which a fork may differ from its origin: the copied phases do not depend on them."""
+FIXED_BY_SEEDS = ("contrast.tasks:", "contrast.seed_", "contrast.width:")
+"""Settings that seeds depend on."""
+ForkPoint = StageName | Literal["seeds"]
+"""What a run can fork after."""
+POINTS: tuple[ForkPoint, ...] = (*STAGES, "seeds")
 
 
 def forked_settings(origin: Path, flags: Mapping[str, Any]) -> Settings:
@@ -44,8 +53,8 @@ def forked_settings(origin: Path, flags: Mapping[str, Any]) -> Settings:
     return with_flags(stored, {"stages": stages, **flags})
 
 
-def split_origin(text: str) -> tuple[Path, StageName]:
-    """Return run directory and stage of a text like `runs/one@self_train`.
+def split_origin(text: str) -> tuple[Path, ForkPoint]:
+    """Return run directory and fork point of a text like `runs/one@self_train`.
 
     Raises:
         RunError: The text has another form.
@@ -54,58 +63,68 @@ def split_origin(text: str) -> tuple[Path, StageName]:
     (PosixPath('runs/one'), 'self_train')
     """
     run, _, name = text.rpartition("@")
-    for stage in STAGES:
-        if run and name == stage:
-            return Path(run), stage
-    raise RunError(f"--from is {text!r}; write RUN@STAGE, with one of the stages {', '.join(STAGES)}")
+    for point in POINTS:
+        if run and name == point:
+            return Path(run), point
+    raise RunError(f"--from is {text!r}; write RUN@STAGE, with one of the stages {', '.join(STAGES)}, or RUN@seeds")
 
 
-def check_fork(origin: Path, stage: StageName, settings: Settings) -> Mark:
-    """Return the mark at the end of a run's stage, from which a run with these settings can fork.
+def last_phase(point: ForkPoint) -> str:
+    """Return the name of the last phase that a fork copies."""
+    return "seeds" if point == "seeds" else f"{point}.table"
+
+
+def check_fork(origin: Path, point: ForkPoint, settings: Settings) -> Mark:
+    """Return the mark after a run's stage or seeds, from which a run with these settings can fork.
 
     Args:
         origin: Directory of the other run.
-        stage: A finished stage of it.
+        point: A finished stage of it, or its seeds.
         settings: Settings of the new run.
 
     Raises:
-        RunError: The stage is not finished, or the settings differ in what the finished phases depend on.
+        RunError: That is not finished, or the settings differ in what the finished phases depend on.
     """
-    mark = read_mark(origin / "marks" / f"{stage}.table.json")
+    mark = read_mark(origin / "marks" / f"{last_phase(point)}.json")
     if mark is None:
         raise RunError(
-            f"the stage {stage} of {origin} is not finished, so there is nothing to fork from; finish it with: "
+            f"{point} of {origin} is not finished, so there is nothing to fork from; finish it with: "
             f"cudal1-agent train --run-dir {origin} --resume"
         )
     check_protocol(origin)
-    fixed = [line for line in differences(read_settings(origin), settings) if not line.startswith(FREE)]
+    kept = FIXED_BY_SEEDS if point == "seeds" else ()
+    lines = differences(read_settings(origin), settings)
+    fixed = [line for line in lines if line.startswith(kept) or not line.startswith(FREE)]
     if fixed:
         raise RunError(
-            f"a fork of {origin}@{stage} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
+            f"a fork of {origin}@{point} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
             "leave them out"
         )
     return mark
 
 
-def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: Sequence[str]) -> None:
-    """Make a run directory in the state of another run at the end of a stage.
+def fork(origin: Path, point: ForkPoint, path: Path, settings: Settings, names: Sequence[str]) -> None:
+    """Make a run directory in the state of another run after a stage or its seeds.
 
-    The last model of the stage is copied, with metrics and archive as they were then. The origin is not changed.
+    The last model until then is copied, with metrics and archive as they were then. The origin is not changed.
 
     Args:
         origin: Directory of the other run.
-        stage: A finished stage of it.
+        point: A finished stage of it, or its seeds.
         path: The new run directory.
         settings: Settings of the new run.
         names: Names of the new run's phases, in order.
 
     Raises:
-        RunError: The stage is not finished, or the settings differ in what the finished phases depend on.
+        RunError: That is not finished, or the settings differ in what the finished phases depend on.
     """
-    mark, stored = check_fork(origin, stage, settings), read_settings(origin)
-    done = [
-        name for name in names[: names.index(f"{stage}.table") + 1] if (origin / "marks" / f"{name}.json").is_file()
-    ]
+    mark, stored = check_fork(origin, point, settings), read_settings(origin)
+    copied = names[: names.index(last_phase(point)) + 1]
+    done = [name for name in copied if (origin / "marks" / f"{name}.json").is_file()]
+    finished: list[StageName] = [stage for stage in STAGES if stage in stored.stages and f"{stage}.table" in done]
+    if not finished:
+        raise RunError(f"the seeds of {origin} come before its first stage; fork from one of its stages instead")
+    stage = finished[-1]
     model = stage_model(origin, stage, stored)
     with RunFolder.begin(path, settings):
         pass
