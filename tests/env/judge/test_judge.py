@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,12 @@ from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.trial import Trial
-from cudal1_env.judge.oracle.pool import WARM_SETS
+from cudal1_env.judge.measure.timing.trials import Trials
+from cudal1_env.judge.oracle.client import OracleClient
+from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
 from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.records import Evaluation, Status
 from doubles.judges import QUICK, own_zygotes
@@ -165,6 +170,33 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
         Status.WRONG_CONTRACT,
         Status.NO_CODE,
     ]
+
+
+def test_a_device_may_prepare_tasks_beside_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    ask, trial = OracleClient.ask, Trials._trial
+
+    def noting(self: OracleClient, op: str, *given: Any, **named: Any) -> Any:
+        asked.append((self.task.id, op))
+        return ask(self, op, *given, **named)
+
+    def measuring(self: Trials, built: Built, pool: Pool, seen: Seen) -> None:
+        asked.append((pool.task.id, "measured"))
+        trial(self, built, pool, seen)
+
+    monkeypatch.setattr(OracleClient, "ask", noting)
+    monkeypatch.setattr(Trials, "_trial", measuring)
+    fast = candidate("return torch.add(x[1], x[0], alpha=2)")
+    other = ADD.model_copy(update={"id": "file/other"})
+    with Judge(QUICK) as judge:
+        monkeypatch.setattr(judge.device, "prepares_ahead", True)
+        found = judge.evaluate_many([(ADD, fast), (other, fast), (other, "")])
+    assert [one.status for one in found] == [Status.CORRECT, Status.CORRECT, Status.NO_CODE]
+    first = asked.index((ADD.id, "measured"))
+    for task in (ADD, other):
+        assert {(task.id, "make"), (task.id, "probe")} <= set(asked[:first])
+    assert {op for _, op in asked[:first]} >= {"recurrence", "unseen"}
+    assert {op for _, op in asked[first:]}.isdisjoint({"recurrence", "unseen", "probe"})
 
 
 @pytest.mark.slow

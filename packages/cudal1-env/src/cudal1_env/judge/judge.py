@@ -25,7 +25,7 @@ from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.timing.trials import Trials
-from cudal1_env.judge.oracle.pool import Pool
+from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
 from cudal1_env.judge.pools import Pools, parts, pool_key
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
@@ -164,7 +164,7 @@ class Judge:
             if error is not None:
                 yield place, error
         precompiled: Begun = {}
-        begun: list[Future[Built | Evaluation]] = []
+        begun, ahead = list[Future[Built | Evaluation]](), list[Future[None]]()
         try:
             if precompilations is not None:
                 for _, case, _, pool in ready:
@@ -173,7 +173,12 @@ class Judge:
                 for one in precompiled.values():
                     one.result()
             begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
+            if self.device.prepares_ahead:
+                first = {pool: case for _, case, _, pool in reversed(ready) if case.precision != "correct"}
+                ahead += [executor.submit(self._prepare, case, pool) for pool, case in first.items()]
             wait(begun)  # builds would disturb measurements
+            for one in ahead:
+                one.result()
             for (place, _, seed, pool), one in zip(ready, begun, strict=True):
                 try:
                     outcome: Outcome = self._ended(one.result(), pool, seed)
@@ -181,7 +186,7 @@ class Judge:
                     outcome = error
                 yield place, outcome
         finally:
-            wait(precompiled.values())
+            wait([*precompiled.values(), *ahead])
             wait(begun)
             for one in begun:
                 if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
@@ -294,6 +299,21 @@ class Judge:
             return evaluation.model_copy(update={"seconds": case.watch.seconds()})
         built.fault = None
         return built
+
+    def _prepare(self, case: Case, pool: Pool) -> None:
+        """Make what all candidates of a task need once, beside builds; otherwise the first one's exclusive lease does.
+
+        What fails here, such as for lack of memory, is done again there.
+        """
+        failures = (TaskError, *self.device.faults)
+        if pool.closed:  # retired to make room for another task
+            return
+        with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(*failures):
+            pool.sets(0, WARM_SETS)
+            pool.recurrence()
+            if not case.is_sound:
+                pool.doubts()
+            pool.make_way()
 
     # --- measuring ---------------------------------------------------------------------------------------------
 

@@ -179,6 +179,8 @@ class Device(Protocol):
     chained: bool
     """Whether a sample is a chain of calls, during which the clock runs on and the worker is not frozen. GPU work
     continues while its process is frozen. CPU work does not, so there each call is a sample."""
+    prepares_ahead: bool
+    """Whether a task's first input sets, and what programs could omit, are found beside builds. A CPU is busy then."""
     neighbour_allowance: float
     """Maximum ratio of the reference's latency beside a frozen honest candidate to its latency alone."""
     gpus: tuple[str, ...] | None = None

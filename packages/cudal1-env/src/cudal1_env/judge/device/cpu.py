@@ -39,6 +39,7 @@ class CpuDevice(Device):
     name: Literal["cpu", "cuda"] = "cpu"
     code = 0
     chained = False
+    prepares_ahead = False
     neighbour_allowance = 1.05
     """Arms share the L3 cache, which is not emptied: each arm's data there slows the other by some per cent."""
     at_once_bytes = 16 << 20

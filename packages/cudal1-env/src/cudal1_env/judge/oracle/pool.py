@@ -236,7 +236,7 @@ class Pool:
     def recurrence(self) -> tuple[int, list[int], list[int]]:
         """Return how much of inputs and outputs recurs with other inputs.
 
-        Call it only while no candidate is alive: the first call for a task runs the reference up to `_DRAWS` times.
+        Never call it during a measurement: the first call for a task runs the reference up to `_DRAWS` times.
 
         Returns:
             Bytes to move for the recurring parts of outputs; positions of inputs with recurring parts; positions of
@@ -275,7 +275,7 @@ class Pool:
     def doubts(self, *, precision: bool = True) -> list[str]:
         """Return what a program could keep or omit although its outputs are correct; empty if nothing.
 
-        Call it only while no candidate is alive: the first call for a task runs the reference some hundred times.
+        Never call it during a measurement: the first call for a task runs the reference some hundred times.
 
         Args:
             precision: As in `unseen`.

@@ -48,6 +48,7 @@ class CudaDevice(Device):
     name: Literal["cpu", "cuda"] = "cuda"
     code = 1
     chained = True
+    prepares_ahead = True
     neighbour_allowance = 1.0
     at_once_bytes = 256 << 20
 
