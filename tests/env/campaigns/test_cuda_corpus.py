@@ -10,8 +10,7 @@ from cudal1_data.corpus.model import LABEL_STATUS
 from cudal1_data.kernelgen.make import variants
 from cudal1_data.techniques import Backend
 from cudal1_env.hardware import has_gpu
-from cudal1_env.judge import JudgeSettings
-from cudal1_env.judge.batch import PooledJudge
+from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Status
 from first_stream import stored_task
 
@@ -29,14 +28,14 @@ IDS = (
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[PooledJudge]:
-    with PooledJudge(JudgeSettings(device="cuda")) as one:
+def judge() -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cuda")) as one:
         yield one
 
 
 @pytest.mark.parametrize("backend", ["triton", "cuda-nvrtc"])
 @pytest.mark.parametrize("task_id", IDS)
-def test_kernels_are_correct(judge: PooledJudge, task_id: str, backend: Backend) -> None:
+def test_kernels_are_correct(judge: Judge, task_id: str, backend: Backend) -> None:
     task = stored_task(task_id, device="cuda")
     made = variants(task, (backend,))
     chosen = made[:: max(1, len(made) // 6)]
@@ -49,14 +48,14 @@ def test_kernels_are_correct(judge: PooledJudge, task_id: str, backend: Backend)
     assert wrong == []
 
 
-def test_extensions_are_correct(judge: PooledJudge) -> None:
+def test_extensions_are_correct(judge: Judge) -> None:
     task = stored_task("generated/norm-3-1", device="cuda")
     (*_, made) = variants(task, ("cuda-load-inline",))
     record = judge.evaluate(task, made.source)
     assert record.status is Status.CORRECT, f"{record.message}\n{record.stderr[-2000:]}"
 
 
-def test_failures_fail_as_labelled(judge: PooledJudge) -> None:
+def test_failures_fail_as_labelled(judge: Judge) -> None:
     task = stored_task("generated/elementwise-3-1", device="cuda")
     pairs = [
         pair

@@ -15,9 +15,6 @@ from cudal1_data.corpus.merge import merge
 from cudal1_env.campaigns.sweep import Program
 from cudal1_env.campaigns.verify import choose
 from cudal1_env.cli import main
-from cudal1_env.errors import TaskError
-from cudal1_env.judge import JudgeSettings
-from cudal1_env.judge.batch import PooledJudge
 from first_stream import stored_tasks
 
 
@@ -113,31 +110,6 @@ def test_a_larger_limit_leaves_each_task_in_its_part(
     assert not asked["0/2", "200"] & asked["1/2", "200"]
     assert asked["0/2", "200"] | asked["1/2", "200"] == {pair.task for pair in pairs}
     assert len(asked["0/2", "1"] | asked["1/2", "1"]) == 1
-
-
-def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task refused together with one program is tried again with each of the others alone."""
-    tasks = load_suite("starter", device="cpu")
-    jobs = [(tasks["starter/swish_chain"], f"# {name}\n") for name in ("a", "flake", "c")]
-    alone: list[str] = []
-
-    def many(self: PooledJudge, part: object, *, precision: str) -> object:
-        raise TaskError("the reference failed")
-
-    def one(self: PooledJudge, task: object, source: str, *, precision: str) -> object:
-        alone.append(source)
-        if "flake" in source:
-            raise TaskError("the reference failed")
-        return source
-
-    monkeypatch.setattr(PooledJudge, "evaluate_many", many)
-    monkeypatch.setattr(PooledJudge, "evaluate", one)
-    told: dict[int, object] = {}
-    with PooledJudge(JudgeSettings(device="cpu")) as judge:
-        judge.evaluate_each(jobs, told.__setitem__)
-    assert alone == ["# a\n", "# flake\n", "# c\n"]
-    assert (told[0], told[2]) == ("# a\n", "# c\n")
-    assert isinstance(told[1], TaskError)
 
 
 @pytest.mark.parametrize(

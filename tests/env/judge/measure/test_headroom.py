@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cudal1_data import Task
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
+from cudal1_env.judge import Judge
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
@@ -32,20 +33,25 @@ class Full(Exception):
 
 
 @pytest.fixture(scope="module")
-def one_judge() -> Iterator[BatchJudge]:
-    with BatchJudge(QUICK) as one:
+def one_judge() -> Iterator[Judge]:
+    with Judge(QUICK) as one:
         yield one
 
 
 @pytest.fixture
-def judge(one_judge: BatchJudge, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchJudge]:
-    monkeypatch.setattr(one_judge.device, "faults", (Full,))
-    monkeypatch.setattr(one_judge.device, "out_of_room", lambda error: "memory" in str(error))
+def judge(one_judge: Judge, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    may_be_full(one_judge, monkeypatch)
     yield one_judge
     one_judge.retire()
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, words: str, *, while_pools: int) -> None:
+def may_be_full(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the judge take `Full` for its driver's error."""
+    monkeypatch.setattr(judge.device, "faults", (Full,))
+    monkeypatch.setattr(judge.device, "out_of_room", lambda error: "memory" in str(error))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, judge: Judge, words: str, *, while_pools: int) -> None:
     """Let measurements fail while the judge keeps so many pools."""
     measure = Trials.measure
 
@@ -58,7 +64,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, words: str, *, w
 
 
 @pytest.mark.slow
-def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=2)
     found = judge.evaluate_many([(task, ANSWER) for task in TASKS for _ in range(2)])
     assert [one.status for one in found] == [Status.CORRECT] * 4, [one.message for one in found]
@@ -67,7 +73,7 @@ def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, j
 
 @pytest.mark.parametrize("while_pools", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, while_pools: int
+    monkeypatch: pytest.MonkeyPatch, judge: Judge, while_pools: int
 ) -> None:
     measure, asked = Trials.measure, list[int]()
 
@@ -87,17 +93,17 @@ def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
 
 
 @pytest.mark.slow
-def test_each_program_of_a_sweep_is_reported(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
-    failing(monkeypatch, judge, "out of memory", while_pools=2)
+def test_each_program_of_a_sweep_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[int, object] = {}
-    judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
+    with BatchJudge(QUICK) as judge:
+        may_be_full(judge, monkeypatch)
+        failing(monkeypatch, judge, "out of memory", while_pools=2)
+        judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
     assert all(isinstance(one, Evaluation) and one.correct and one.seed for one in told.values()), told
     assert len(told) == 2
 
 
-def test_a_task_that_is_too_large_says_so_and_harms_no_other(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
-) -> None:
+def test_a_task_that_is_too_large_says_so_and_harms_no_other(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=1)
     told: dict[int, object] = {}
     judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
@@ -106,7 +112,7 @@ def test_a_task_that_is_too_large_says_so_and_harms_no_other(
     assert "--scale" in str(told[0])
 
 
-def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
     failing(monkeypatch, judge, "an illegal address", while_pools=1)
     with pytest.raises(MachineError, match="illegal address"):
         judge.evaluate(TASKS[0], ANSWER)
@@ -114,7 +120,7 @@ def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: B
 
 @pytest.mark.slow
 def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_measured(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+    monkeypatch: pytest.MonkeyPatch, judge: Judge
 ) -> None:
     monkeypatch.setattr(gpus, "NODES", "/dev/zero")
     monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
@@ -141,9 +147,7 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
 
 
 @pytest.mark.slow
-def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
-) -> None:
+def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
     asked: list[str] = []
     new = judge._pools.new
 
@@ -163,7 +167,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
 
 @pytest.mark.slow
 def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+    monkeypatch: pytest.MonkeyPatch, judge: Judge
 ) -> None:
     new, refused = judge._pools.new, list[str]()
 
@@ -184,9 +188,7 @@ def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
 
 
 @pytest.mark.slow
-def test_a_reference_without_memory_gets_that_of_other_tasks(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
-) -> None:
+def test_a_reference_without_memory_gets_that_of_other_tasks(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
     opened = Arm.open
 
     def full(self: Arm, *arguments: Any, **named: Any) -> None:
@@ -202,7 +204,7 @@ def test_a_reference_without_memory_gets_that_of_other_tasks(
 @pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASH])
 @pytest.mark.parametrize("phase", ["open", "freeze", "thaw"])
 def test_what_the_reference_does_is_never_the_candidates_fault(
-    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, phase: str, status: Status
+    monkeypatch: pytest.MonkeyPatch, judge: Judge, phase: str, status: Status
 ) -> None:
     was = getattr(Arm, phase)
 
@@ -217,7 +219,7 @@ def test_what_the_reference_does_is_never_the_candidates_fault(
     assert isinstance(caught.value, TooLargeError) is (status is Status.OUT_OF_MEMORY)
 
 
-def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: BatchJudge) -> None:
+def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: Judge) -> None:
     first, second, third = (judge._pools.take(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
     for pool, taken in ((first, 0.3), (second, 0.4), (third, 0.0)):
         pool.size_bytes = int(taken * judge.device.pool_bytes(judge.settings.pool_bytes))
@@ -228,7 +230,7 @@ def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: BatchJudge) 
     assert third.max_bytes == most - second.size_bytes
 
 
-def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) -> None:
+def test_sets_that_were_given_back_come_again_as_they_were(judge: Judge) -> None:
     pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
     before = [one.inputs.tobytes() for one in pool.sets(0, 4)]
     assert pool.size_bytes > 0
@@ -239,7 +241,7 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) ->
     assert pool.size_bytes == 0, "nothing is kept where nothing is left for making others"
 
 
-def test_memory_that_a_trial_holds_is_left_free(judge: BatchJudge) -> None:
+def test_memory_that_a_trial_holds_is_left_free(judge: Judge) -> None:
     max_bytes: list[int] = []
     for held in (0, 10):
         pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)

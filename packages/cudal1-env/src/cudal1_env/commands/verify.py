@@ -73,8 +73,7 @@ class Verify(Campaign):
         from cudal1_env.campaigns.sweep import SweepFile, sweep
         from cudal1_env.campaigns.verify import choose, program_of
         from cudal1_env.hardware import resolve_device
-        from cudal1_env.judge import JudgeSettings
-        from cudal1_env.judge.batch import PooledJudge
+        from cudal1_env.judge import Judge, JudgeSettings
 
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"--limit is {self.limit}; give at least 1")
@@ -94,7 +93,7 @@ class Verify(Campaign):
             log(f"known verdicts: {len(file.programs)}; they are not judged again")
         baselines = resolve(self.measurement.baselines, device)
         settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox, baselines=baselines)
-        with remote or PooledJudge(settings) as judge:
+        with remote or Judge(settings) as judge:
             lines = sweep(
                 judge,
                 [program_of(pair) for pair in chosen if pair.task in mine],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
 from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError
+from cudal1_env.evaluator import ByEach
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
@@ -25,7 +27,7 @@ from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.timing.trials import Trials
-from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
+from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
 from cudal1_env.judge.pools import Pools, parts, pool_key
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
@@ -38,11 +40,11 @@ Outcome = Evaluation | TaskError
 """The verdict on a program, or why its task cannot be judged."""
 
 
-class Judge:
+class Judge(ByEach):
     """Judges candidates on this machine; the local `Evaluator`.
 
-    Several threads may call it; one candidate is timed at a time. At `correct` precision, `evaluate_many` judges
-    candidates in parallel.
+    Several threads may call it; one candidate is timed at a time. Many candidates are built in parallel; at `correct`
+    precision they are also judged in parallel. Those of a task share its oracle and seed.
 
     Args:
         settings: The defaults suit a machine of any size.
@@ -117,12 +119,17 @@ class Judge:
                 if seed is not None:
                     self._pools.retire((task.id, seed.hex()))
 
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; return records in the order of `jobs`.
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Outcome], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge candidates and report each outcome; see `EachEvaluator`.
 
-        Builds run in parallel, measurements one at a time, verdicts at `correct` precision in parallel.
+        Records hold a commitment to the seed instead of the seed, because the task's pool stays in use.
         """
-        results: dict[int, Evaluation] = {}
         at_once = self._side_by_side(precision)
         # A part is built completely before any of it is timed, so timed parts are small.
         most = self.settings.pool_candidates if precision == "correct" else at_once
@@ -133,19 +140,43 @@ class Judge:
                 wanted = [(case, None) for case in cases]
                 if precision == "correct":
                     self._pools.renew(cases)
-                precompilations = compilers if precision == "correct" else None
-                with contextlib.closing(self._together(executor, wanted, precompilations)) as told:
+                with contextlib.closing(self._together(executor, wanted, compilers)) as told:
                     for place, outcome in told:
-                        if isinstance(outcome, TaskError):
-                            raise outcome
-                        results[part[place]] = outcome
-        return [results[index] for index in range(len(jobs))]
+                        done(part[place], outcome)
+
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """Return a record with its missing speedups against this judge's baselines added.
+
+        Args:
+            task: The record's task.
+            evaluation: A record made on this machine; returned unchanged if it is not `CORRECT`.
+
+        Raises:
+            RecordError: The record was made on another machine.
+            TaskError: The task's reference is unusable.
+            MachineError: The machine failed.
+        """
+        with self._lock, contextlib.ExitStack() as held:
+            seed = secrets.token_bytes(SEED_BYTES)
+            case = self._case(task, evaluation.source, evaluation.precision)
+
+            def pool() -> Pool:
+                """Open the pool and take the lease when the first baseline must be measured."""
+                key = pool_key(case, seed)
+                if key not in self._pools:
+                    self._pools.take(case, seed)
+                    held.callback(self._pools.retire, key)
+                    held.enter_context(lease(core_name(self.core), *self.device.locks))
+                    held.enter_context(away_from(self._seat.kept_free))
+                return self._pools[key]
+
+            return self._extras.compare(case, evaluation, pool)
 
     def _together(
         self,
         executor: ThreadPoolExecutor,
         wanted: Sequence[tuple[Case, bytes | None]],
-        precompilations: ThreadPoolExecutor | None = None,
+        precompilations: ThreadPoolExecutor,
     ) -> Generator[tuple[int, Outcome]]:
         """Build candidates in parallel, then judge one at a time; yield the position of each with its outcome.
 
@@ -166,9 +197,8 @@ class Judge:
         precompiled: Begun = {}
         begun, ahead = list[Future[Built | Evaluation]](), list[Future[None]]()
         try:
-            if precompilations is not None:
-                for _, case, _, pool in ready:
-                    self._precompile(precompilations, precompiled, case, pool)
+            for _, case, _, pool in ready:
+                self._precompile(precompilations, precompiled, case, pool)
             if any(case.precision != "correct" for _, case, _, _ in ready):
                 for one in precompiled.values():
                     one.result()
@@ -238,6 +268,12 @@ class Judge:
             for key in list(self._pools):
                 self._pools.retire(key)
             return dict(self._pools.disclosed)
+
+    def take_disclosed(self) -> dict[str, str]:
+        """Return and forget the seeds (hex) of pools retired since the last call, by commitment."""
+        with self._lock:
+            seeds, self._pools.disclosed = self._pools.disclosed, {}
+            return seeds
 
     def close(self) -> None:
         """Stop every process and remove every file that this judge made."""

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cudal1_env.errors import EnvError, MachineError, TaskError
-from cudal1_env.judge.batch import PooledJudge
+from cudal1_env.judge import Judge
 from cudal1_env.records import Evaluation
 from cudal1_env.service.process import Begin
 from cudal1_env.service.slot import JudgeFacts
@@ -25,7 +25,7 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
     begin: Begin = inbox.get()
     try:
-        judge = PooledJudge(begin.settings)
+        judge = Judge(begin.settings)
     except EnvError as error:
         connection.send(MachineError(str(error)))
         return

@@ -31,9 +31,9 @@ class Actor:
     """A judge in a Ray actor. Ray gives it its own GPU (`CUDA_VISIBLE_DEVICES`)."""
 
     def __init__(self, settings: JudgeSettings, audits: Sequence[AuditReport]) -> None:
-        from cudal1_env.judge.batch import PooledJudge
+        from cudal1_env.judge import Judge
 
-        self._judge = PooledJudge(settings)
+        self._judge = Judge(settings)
         for audit in audits:
             self._judge.learn(audit)
 
