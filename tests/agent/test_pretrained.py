@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_model_goes_through_the_stages(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = with_flags(
         Settings(),
         {
@@ -86,6 +89,7 @@ def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monke
         )
         assert [one.marks for one in archive.evaluations()] == [()] * 2
     assert {group: len(found) for group, found in evaluated.groups.items()} == {TRAIN: 2}
+    assert re.search(r"evaluating 2 of \d+ training tasks, 0 of \d+ held-out", capsys.readouterr().err)
     assert not evaluated.trained_on_test
     assert "trained_on_test" not in json.dumps(evaluated.record("a run")) + evaluated.text("a run")
     assert len(asked) == 2

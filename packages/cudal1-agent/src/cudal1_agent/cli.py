@@ -177,7 +177,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Generate a policy's answers to every task of a suite, judge them, print the table.
+    """Generate a policy's answers to tasks of a suite (as many as [evaluation] says), judge them, print the table.
 
     Example: cudal1-agent evaluate runs/20261125-101500 --json
     """

@@ -36,6 +36,8 @@ class TaskSets:
     """Tasks that are trained on."""
     groups: dict[str, tuple[Task, ...]]
     """Tasks that are evaluated, by group."""
+    available: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of tasks from which those were taken, by group."""
     held_out: tuple[Task, ...] = ()
     """Tasks never trained on, evaluated or not: those marked for validation and test, and the test suite."""
     held_out_sizes: tuple[Task, ...] = ()
@@ -100,16 +102,18 @@ def choose_tasks(
             "name another suite, or train on test data with --train-on-test"
         )
     sizes = _other_sizes(train, device)
-    groups = {
-        TRAIN: spread(train, evaluation.train_tasks),
-        HELD_OUT_SIZES: spread(sizes, evaluation.held_out_sizes),
-        HELD_OUT_TASKS: spread(held_out, evaluation.held_out_tasks),
+    chosen = {
+        TRAIN: evaluation.train_tasks,
+        HELD_OUT_SIZES: evaluation.held_out_sizes,
+        HELD_OUT_TASKS: evaluation.held_out_tasks,
     }
+    every: dict[str, tuple[Task, ...]] = {TRAIN: train, HELD_OUT_SIZES: sizes, HELD_OUT_TASKS: held_out}
     if not training and not usable.train:
-        groups = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: spread(train, evaluation.held_out_tasks)}
+        every = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: train}
     return TaskSets(
         train=train,
-        groups=groups,
+        groups={name: spread(tasks, chosen[name]) for name, tasks in every.items()},
+        available={name: len(tasks) for name, tasks in every.items()},
         held_out=never,
         held_out_sizes=sizes,
         left_out={} if train_on_test else {name: same.test for name, same in overlaps.items()},

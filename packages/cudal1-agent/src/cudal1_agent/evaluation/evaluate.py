@@ -229,6 +229,12 @@ def evaluate_model(
     progress = Progress()
     device = program_device(settings)
     tasks = tasks_of(settings, device, training=False, notify=progress.line)
+    if some := [
+        f"{len(group)} of {tasks.available[name]} {GROUPS[name]}"
+        for name, group in tasks.groups.items()
+        if len(group) < tasks.available[name]
+    ]:
+        progress.line(f"evaluating {', '.join(some)}; choose others under [evaluation] in a file for --config")
     model: str | Path = target
     seen: dict[str, str] = {}
     marked = False
