@@ -15,6 +15,7 @@ import pytest
 import torch
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.errors import PolicyError
+from cudal1_agent.policies import transformers as transformers_policy
 from cudal1_agent.policies.embedded import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
 from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.openai import OpenAIPolicy
@@ -298,10 +299,26 @@ def test_a_missing_or_malformed_endpoint_is_a_policy_error() -> None:
     policy.close()
 
 
-def test_a_cache_of_one_size_writes_the_same_answers(model: Path) -> None:
+def test_a_cache_of_one_size_writes_the_same_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_policy, "COMPILED_FROM", 36)
     prompts = ["class Model", "import torch\nimport torch.nn as nn", "x", "def forward(self, x): return x", "y = 1"]
     asked: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 12, "seed": 0}
     one_size = TransformersPolicy(model, use_cpu=True, batch=2, batching="compiled")
-    assert one_size.sample(prompts, 1, **asked) == TransformersPolicy(model, use_cpu=True, batch=2).sample(
-        prompts, 1, **asked
-    )
+    shapes: list[tuple[int, int | None]] = []
+    answer = TransformersPolicy._answer
+
+    def noting(
+        self: TransformersPolicy, rows: list[list[int]], heat: float, most: int, longest: int | None
+    ) -> list[list[int]]:
+        shapes.append((len(rows), longest))
+        return answer(self, rows, heat, most, longest)
+
+    monkeypatch.setattr(TransformersPolicy, "_answer", noting)
+    written = one_size.sample(prompts, 1, **asked)
+    assert len(shapes) == 3
+    assert len(set(shapes)) == 1, "the compiled step has one shape"
+    assert shapes[0][1] is not None
+    assert written == TransformersPolicy(model, use_cpu=True, batch=2).sample(prompts, 1, **asked)
+    shapes.clear()
+    one_size.sample(prompts, 1, **{**asked, "max_new_tokens": 11})
+    assert [longest for _, longest in shapes] == [None] * 3, "compiling would take longer than it saves"

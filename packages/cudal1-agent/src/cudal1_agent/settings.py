@@ -77,7 +77,7 @@ class PolicySettings(Frozen):
     batching: Literal["static", "continuous", "compiled"] = "static"
     """`static`: batches sorted by prompt length; each runs until its longest answer ends. `compiled`: the same with a
     cache of fixed size, for which transformers compiles the decoding step on a GPU; the first batch takes longer, so
-    fewer answers than a batch are `static`.
+    short answers to few prompts are `static`.
     `continuous`: transformers' continuous batching, in which a finished answer makes room for another; GPU only."""
     chat: Table = Field(default_factory=dict)
     """Further arguments of the model's chat template, such as `enable_thinking`."""

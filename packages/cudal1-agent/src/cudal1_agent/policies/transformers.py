@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 LARGE = 1_000_000_000
 """Number of parameters from which weights are bfloat16. In float32 with Adam, 7 billion parameters take 112 GB."""
 
+COMPILED_FROM = 2000
+"""Decoding steps from which `compiled` compiles them. Compiling takes half a minute. A step of 64 answers takes 7 ms
+compiled and 26 ms otherwise (docs/results/generation_h100.jsonl)."""
+
 Batching = Literal["static", "continuous", "compiled"]
 """How answers are batched; see `PolicySettings.batching`."""
 
@@ -90,9 +94,8 @@ class TransformersPolicy:
         # Batches of equal size: a compiled step reads the whole cache of its rows, whether an answer needs them or not.
         batches = 1 if self._batching == "continuous" else math.ceil(len(order) / self._batch)
         size = math.ceil(len(order) / max(batches, 1))
-        # The compiled step has one shape: the rows of a batch, padded to the longest prompt. Compiling takes half a
-        # minute, in which fewer answers than a batch are written without it.
-        compiled = self._batching == "compiled" and len(inputs) >= self._batch
+        # The compiled step has one shape: the rows of a batch, padded to the longest prompt.
+        compiled = self._batching == "compiled" and batches * max_new_tokens >= COMPILED_FROM
         longest = max(map(len, inputs)) if compiled else None
         for start in range(0, len(order), max(size, 1)):
             part = order[start : start + size]
