@@ -68,22 +68,31 @@ LEFT_OUT = {
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
         "step 1 (mul), if it was another call's",
     ),
-    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "of dimension 1 of"),
-    "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "of dimension 1 of"),
+    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "the least elements of"),
+    "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "the least elements of"),
     "every eighth column": (
         "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",
-        "of dimension 1 of",
+        "the least elements of",
     ),
     "columns behind a function without a derivative": (
         "torch.special.scaled_modified_bessel_k0(x.abs() + 1) * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
-        "of dimension 1 of step",
+        "of step",
     ),
     "columns that are written to": (
         "(lambda y: y.mul_(torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).add_(t))(x.exp())",
-        "of dimension 1 of step",
+        "the least elements of step 1 (exp)",
     ),
     "columns behind integers": (
         "nn.functional.embedding((t * 64).long()[0], w).exp() * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
+        "if it was another call's",
+    ),
+    "columns behind detached values": (
+        "(lambda h, k: t + h + (torch.where(k, h, 1e-9 * h) - h).detach())"
+        "(x.exp(), torch.arange(64) ** 2 * 7 % 37 < 11)",
+        "the least elements of step 1 (exp)",
+    ),
+    "columns of complex numbers": (
+        "t + (torch.complex(x, w).exp() * torch.where(torch.arange(64) ** 2 * 7 % 37 < 11, 1.0, 1e-9)).real",
         "if it was another call's",
     ),
     "iterations that converge": (
@@ -96,11 +105,11 @@ LEFT_OUT = {
     ),
     "tiles that fade": (
         "(t.repeat(4, 4) * (-0.5 * (torch.arange(256)[:, None] - torch.arange(256)).abs()).exp()) @ x.repeat(4, 1)",
-        "the least tiles of step",
+        "the least elements of step",
     ),
     "experts with small weights": (
         "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())",
-        "the least tiles of step",
+        "the least elements of step",
     ),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
@@ -123,8 +132,8 @@ TASKS = {
     "gated_layers": "(mm) with weights in eight bits",
     "limited_rows": "(amax), which is only compared",
     "overflow_guard": "(isinf), if it was another call's",
-    "slopes_of_heads": "the least tiles of step",
-    "soft_experts": "the least tiles of step",
+    "slopes_of_heads": "the least elements of step",
+    "soft_experts": "the least elements of step",
     "time_steps": "(addmm), if they were another call's at other places",
     "token_losses": "(_log_softmax) with statistics of half of its terms",
 }
