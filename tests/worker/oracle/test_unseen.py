@@ -60,6 +60,9 @@ SHOWN = {
 UNSEEN = {
     "few largest places": "(x[:4] @ w).argmax(-1)",
     "added to a sine": "x @ w * 1e-3 + torch.cos(4000 * t)",
+    "three of five columns": (
+        "(x @ w) * torch.where(torch.arange(64) % 5 < 3, 1e-4, 1.0) + torch.cos(4000 * t) * (torch.arange(64) % 5 < 3)"
+    ),
     "the first of two": "torch.cat([(x @ w) * 1e-4 + torch.cos(4000 * t), x @ w], -1)",
 }
 LEFT_OUT = {
@@ -169,6 +172,13 @@ def unseen(judge: Judge, expression: str | Task) -> str:
 @pytest.mark.parametrize("name", mostly_slow(SHOWN, "a product alone", "a softmax by hand", "places only"))
 def test_products_whose_precision_outputs_show_are_paid(name: str, judge: Judge) -> None:
     assert unseen(judge, SHOWN[name]) == ""
+
+
+@pytest.mark.slow
+def test_a_maximum_whose_roundings_a_mean_hides_is_not_only_compared(judge: Judge) -> None:
+    top = "big.max(1, keepdim=True).values"
+    found = unseen(judge, f"((big - {top}).exp().sum(1, keepdim=True).log() - (big - {top})).mean()")
+    assert "only compared" not in found
 
 
 @pytest.mark.parametrize("name", mostly_slow(UNSEEN, "few largest places"))

@@ -186,7 +186,8 @@ class Unseen:
         """Return what can be asked about a call."""
         name, twin = f"step {call.number + 1} ({call.name})", call.place
         if call.name in EXTREMES:
-            return _Step(name, twin, [_Fault(f"{name}, which is only compared", twin=twin, extreme=True)])
+            fault = _Fault(f"{name}, which is only compared", twin=twin, extreme=True)
+            return _Step(name, twin, [fault], {Result(0): tuple(result[0].shape)})
         parted: dict[int | str | Result, torch.Tensor] = {
             Result(k): one for k, one in enumerate(result) if k == 0 or one.shape != result[0].shape
         }
@@ -218,6 +219,8 @@ class Unseen:
 
     def _partial(self, k: int, step: _Step, operand: int | str | Result, part: Part) -> Iterator[_Fault]:
         """Yield the faults in a part of a call's result or operand."""
+        if any(fault.extreme for fault in step.faults):
+            return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
         if not isinstance(operand, Result):
             if not part.scattered:
@@ -230,7 +233,8 @@ class Unseen:
                 yield _Fault(f"{of}, if it was another call's", k, part=part)
         elif part.scattered:
             yield _Fault(f"{of}, if it was another call's", k, part=part)
-        elif operand.number == 0:  # in half precision, which rows show little depends on the data
+        elif operand.number == 0 and step.is_product:
+            # In half precision, which rows show little depends on the data. Roundings of functions cancel in sums.
             for fault in (fault for fault in step.faults if fault.lower not in ("", "float8")):
                 change = partial(_lower, fault=fault.lower)
                 yield replace(fault, text=f"{of} in {fault.lower}", step=k, change=change, part=part)
@@ -343,6 +347,9 @@ class Unseen:
 
         finite = answers(lambda value: 1.25 * value + 0.25)
         if are_same(finite):
+            assert fault.twin is not None
+            if any(part.by_gradient for part in one.parts_of((fault.twin, Result(0)))):
+                return False  # roundings of a softmax that a mean hides
             infinities = (partial(torch.full_like, fill_value=sign * torch.inf) for sign in (1, -1))
             return not all(are_same(answers(to)) for to in infinities)
         if finite is None or not all(answer.is_floating_point() for answer in finite):
