@@ -130,6 +130,11 @@ LEFT_OUT = {
 
 
 TASKS = {
+    "checkerboard": "the least elements of step",
+    "inference_columns": "the least elements of step",
+    "interleaved_blocks": "the least elements of operand 0 of step",
+    "small_peak": "(max), which is only compared",
+    "small_vectors": "the least elements of step",
     "equal_loudness": "(mean) from half of its terms",
     "gamma_waves": "(lgamma) in bfloat16",
     "gated_layers": "(mm) with weights in eight bits",
