@@ -61,7 +61,7 @@ UNSEEN = {
     "few largest places": "(x[:4] @ w).argmax(-1)",
     "added to a sine": "x @ w * 1e-3 + torch.cos(4000 * t)",
     "three of five columns": (
-        "(x @ w) * torch.where(torch.arange(64) % 5 < 3, 1e-4, 1.0) + torch.cos(4000 * t) * (torch.arange(64) % 5 < 3)"
+        "(x @ w) * torch.where(torch.arange(64) % 5 < 3, 1e-3, 1.0) + torch.cos(4000 * t) * (torch.arange(64) % 5 < 3)"
     ),
     "the first of two": "torch.cat([(x @ w) * 1e-4 + torch.cos(4000 * t), x @ w], -1)",
 }
