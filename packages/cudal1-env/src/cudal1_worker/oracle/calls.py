@@ -98,10 +98,15 @@ def _computes(func: Any) -> bool:
     return not is_view(func) and name_of(func) not in _NOTHING
 
 
-def results(result: Any) -> list[torch.Tensor]:
-    """Return a call's results that have the shape of the first one; empty if there is none."""
-    found = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
-    return [one for one in found if one.shape == found[0].shape]
+def tensors(result: Any) -> list[torch.Tensor]:
+    """Return the tensors that a call returns."""
+    return [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, torch.Tensor)]
+
+
+def results(result: Any, number: int = 0) -> list[torch.Tensor]:
+    """Return a call's results that have the shape of the one of a number; empty if there is none."""
+    found = tensors(result)
+    return [one for one in found if one.shape == found[number].shape]
 
 
 def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:

@@ -8,15 +8,19 @@ computed from them (a slice, a mask), or a comparison decides about them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import enable_reentrant_dispatch
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
-from cudal1_worker import layout
-from cudal1_worker.oracle.calls import Calls, results
-from cudal1_worker.oracle.models import as_dtype, copied
+from cudal1_worker.oracle.calls import Calls, results, tensors
+from cudal1_worker.oracle.models import Mode, as_dtype, copied
 from cudal1_worker.oracle.omitted import TILE, operands
 from cudal1_worker.oracle.steps import Call, Place
 
@@ -27,8 +31,16 @@ _DISTANCES = (2, 8)
 """Distances of indices of a tensor without a gradient that are left out together."""
 _PARTS = 4
 """One of so many parts is what matters least."""
-Target = int | tuple[Place, int | str | None]
-"""The place of an input; or a call, with the position of a factor, the name of a mask, or None for its result."""
+
+
+class Result(NamedTuple):
+    """One of the tensors that a call returns."""
+
+    number: int
+
+
+Target = int | tuple[Place, int | str | Result]
+"""The place of an input; or a call, with the position of a factor, the name of a mask, or a result."""
 
 
 class Part(NamedTuple):
@@ -38,12 +50,14 @@ class Part(NamedTuple):
     words: str
     by_gradient: bool
     """Whether outputs depend on it, but least; otherwise it has no gradient."""
+    scattered: bool = False
+    """Whether it consists of single elements, not of indices or tiles."""
 
 
 def negligible_parts(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], shapes: Mapping[Target, tuple[int, ...]]
 ) -> dict[Part, torch.Tensor]:
-    """Return the quarters of some tensors on which outputs depend least: of the tiles, and of each dimension's indices.
+    """Return the quarters of some tensors on which outputs depend least: of elements, and of each dimension's indices.
 
     Quarters of neighbouring indices without a gradient are parts, too, because an output may still depend on them: they
     are integers, or compared with a limit.
@@ -57,62 +71,124 @@ def negligible_parts(
     Returns:
         A mask of each part, which broadcasts to the tensor's shape.
     """
-    try:
-        effects = _effects(oracle, given, allowed, shapes)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # a step without a gradient
-        effects = {}
+    effects: dict[Target, torch.Tensor] = {}
+    for keeping in (nullcontext(), saved_tensors_hooks(torch.clone, lambda saved: saved)):  # copies take memory
+        try:
+            with keeping:
+                effects = _effects(oracle, given, allowed, shapes)
+            break
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a step writes to what a derivative needs, or has none
+            effects = dict[Target, torch.Tensor]()
     found: dict[Part, torch.Tensor] = {}
     for target, shape in shapes.items():
         effect = effects[target] if target in effects else torch.zeros((), device=oracle.device).expand(shape)
-        is_operand = not isinstance(target, int) and target[1] is not None
-        found |= {Part(target, words, True): mask for words, mask in _least(effect, TILE if is_operand else 1)}
+        found |= dict(_least(target, effect))
         found |= {Part(target, words, False): mask for words, mask in _without_gradient(effect)}
     return found
+
+
+class Derivative(Mode):
+    """Differentiates what operators compute, in place or not, whatever the reference itself says about gradients.
+
+    Each tensor has a shadow in the same memory, on which autograd sees the same operators, but no `no_grad`, `detach`
+    or gradient of the reference's own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._zero = torch.zeros((), dtype=torch.float64, device=device)
+        """What all watched values depend on."""
+        self._shadows = WeakIdKeyDictionary()
+        self._shadows[self._zero] = self._zero.detach().requires_grad_()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute one operator call on the shadows."""
+        given = dict[int, torch.Tensor]()
+
+        def shadow(one: torch.Tensor) -> torch.Tensor:
+            given[id(own := self._shadow(one))] = one
+            return own
+
+        def visible(own: torch.Tensor) -> torch.Tensor:
+            if (one := given.get(id(own))) is not None:  # written to
+                return one
+            if type(own.grad_fn).__name__ == "NotImplemented":
+                own = own.detach()
+            if own.requires_grad and own.is_floating_point():
+                own.register_hook(_finite)
+            self._shadows[one := own.detach()] = own
+            return one
+
+        func = torch.ops.aten.alias.default if func is torch.ops.aten.detach.default else func
+        own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs or {}))
+        if not given:
+            return func(*own_args, **own_kwargs)
+        with enable_reentrant_dispatch(), torch.enable_grad():
+            result = func(*own_args, **own_kwargs)
+        return tree_map_only(torch.Tensor, visible, result)
+
+    def _shadow(self, one: torch.Tensor) -> torch.Tensor:
+        if (own := self._shadows.get(one)) is None:
+            self._shadows[one] = own = one.detach()
+        return own
+
+    def watch(self, value: torch.Tensor, note: Callable[[torch.Tensor], None]) -> None:
+        """Pass the gradient by a tensor's present value to `note`, when `backward` knows it; call it in the mode."""
+        if not self._shadow(value).requires_grad:
+            value.add_(self._zero)
+        self._shadow(value).register_hook(note)
+
+    def backward(self, outputs: Sequence[torch.Tensor], allowed: Sequence[torch.Tensor]) -> None:
+        """Differentiate a random sum of outputs over their tolerances."""
+        total = self._shadow(self._zero) * 0.0
+        for output, limit in zip(map(self._shadow, outputs), allowed, strict=True):
+            if output.requires_grad:
+                signs = torch.randint_like(limit, 2).mul_(2.0).sub_(1.0)
+                total = total + (output.reshape(-1) * (signs / limit)).nan_to_num().sum()
+        total.backward()
+
+
+def _finite(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _effects(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], wanted: Container[Target]
 ) -> dict[Target, torch.Tensor]:
     """Return the effect of each element of inputs, and of calls' results and operands."""
-    leaves: dict[Target, torch.Tensor] = {
-        place: as_dtype(value.detach(), torch.float64).clone().requires_grad_()
-        for place, value in enumerate(given)
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-    }
-    values = [leaves[place].clone() if place in leaves else value for place, value in enumerate(copied(given))]
-    kept, before = dict[Place, tuple[Call, torch.Tensor, int]](), torch.get_default_dtype()
+    derivative = Derivative(oracle.device)
+    found, calls = dict[Target, torch.Tensor](), dict[Place, tuple[Call, torch.Tensor]]()
+    values = [as_dtype(value, torch.float64) for value in copied(given)]
+
+    def note(target: Target, value: torch.Tensor, call: Call | None, gradient: torch.Tensor) -> None:
+        found[target] = (value * gradient).abs()
+        if call is not None and call.kind == "product":
+            calls[call.place] = call, gradient
+
+    def watch(target: Target, value: torch.Tensor, call: Call | None = None) -> None:
+        if target in wanted and (value.is_floating_point() or value.is_complex()):
+            derivative.watch(value, partial(note, target, value.clone(), call))
 
     def keep(call: Call) -> Any:
         result = call.func(*call.args, **call.kwargs)
-        if (call.place, None) in wanted and (own := results(result)):
-            kept[call.place] = call, own[0], own[0]._version
-            if own[0].is_floating_point():  # also where autograd sees nothing, as behind integers
-                own[0].requires_grad_()
+        for number, one in enumerate(tensors(result)):
+            watch((call.place, Result(number)), one, call)
         return result
 
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.enable_grad(), oracle.widened or nullcontext(), Calls(change=keep):
-            outputs = layout.flatten(oracle.models.wide(*values))
-            total = torch.zeros((), device=oracle.device)
-            for output, limit in zip(outputs, allowed, strict=True):
-                if output.requires_grad:
-                    signs = torch.randint_like(limit, 2).mul_(2.0).sub_(1.0)
-                    total = total + (output.reshape(-1) * (signs / limit)).nan_to_num().sum()
-    finally:
-        torch.set_default_dtype(before)
-    # The gradient by a tensor that was written to is that by its last value.
-    kept = {place: one for place, one in kept.items() if one[1].requires_grad and one[1]._version == one[2]}
-    known = leaves | {(place, None): result for place, (_, result, _) in kept.items()}
-    gradients = dict(zip(known, torch.autograd.grad(total, list(known.values()), allow_unused=True), strict=True))
-    found = {target: known[target].detach() * own for target, own in gradients.items() if own is not None}
-    for place, (call, *_) in kept.items():
-        gradient = gradients.get((place, None))
-        if gradient is not None and call.kind == "product":
-            found |= {(place, operand): effect for operand, effect in _of_operands(call, gradient).items()}
-    return {target: effect.abs().nan_to_num(posinf=0.0) for target, effect in found.items() if bool(effect.any())}
+    with derivative:
+        for place, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                watch(place, value)
+        with Calls(change=keep):
+            outputs = oracle.exact(oracle.models.wide, values)
+    derivative.backward(outputs, allowed)
+    for place, (call, gradient) in calls.items():
+        found |= {(place, operand): effect for operand, effect in _of_operands(call, gradient).items()}
+    return {target: effect.nan_to_num(posinf=0.0) for target, effect in found.items() if bool(effect.any())}
 
 
 def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, torch.Tensor]:
@@ -130,25 +206,26 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, torch.Te
     with torch.enable_grad():
         result = results(call.func(*args, **call.kwargs))[0]
     gradients = torch.autograd.grad(result, list(leaves.values()), gradient)
-    return found | {name: leaf.detach() * own for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}
+    found |= {name: leaf.detach() * own for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}
+    return {name: effect.abs() for name, effect in found.items()}
 
 
-def _least(effect: torch.Tensor, height: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield where a quarter of the effects are least.
-
-    Tiles are `TILE` neighbours in a row, in so many rows: programs do not leave out less at a time.
-    """
+def _least(target: Target, effect: torch.Tensor) -> Iterator[tuple[Part, torch.Tensor]]:
+    """Yield where a quarter of the effects are least: of elements, each dimension's indices, and a factor's tiles."""
+    found = [("the least elements", _quarter(effect))]
     for dim in range(effect.ndim):
         least = _quarter(effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True))
-        if bool(least.any()):
-            yield f"the least of dimension {dim}", least
-    rows = effect.reshape(-1, *effect.shape[-2:]) if effect.ndim > 1 else effect.reshape(1, 1, -1)
-    tile = min(height, rows.shape[1]), min(TILE, rows.shape[2])
-    least = _quarter(torch.nn.functional.avg_pool2d(rows, tile, ceil_mode=True))
-    wide = least.repeat_interleave(tile[0], 1)[:, : rows.shape[1]]
-    wide = wide.repeat_interleave(tile[1], 2)[..., : rows.shape[2]]
-    if bool(wide.any()):
-        yield "the least tiles", wide.reshape(effect.shape)
+        found.append((f"the least of dimension {dim}", least))
+    if not isinstance(target, int) and not isinstance(target[1], Result):
+        rows = effect.reshape(-1, *effect.shape[-2:]) if effect.ndim > 1 else effect.reshape(1, 1, -1)
+        tile = min(TILE, rows.shape[1]), min(TILE, rows.shape[2])
+        least = _quarter(torch.nn.functional.avg_pool2d(rows, tile, ceil_mode=True))
+        wide = least.repeat_interleave(tile[0], 1)[:, : rows.shape[1]]
+        wide = wide.repeat_interleave(tile[1], 2)[..., : rows.shape[2]]
+        found.append(("the least tiles", wide.reshape(effect.shape)))
+    for place, (words, mask) in enumerate(found):
+        if bool(mask.any()):
+            yield Part(target, words, by_gradient=True, scattered=place == 0), mask
 
 
 def _quarter(sums: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.calls import results
+from cudal1_worker.oracle.calls import tensors
 from cudal1_worker.oracle.models import Mode, copied, same_bits
 from cudal1_worker.oracle.steps import Call
 from cudal1_worker.program.arm import Failure, describe_error
@@ -95,7 +95,7 @@ class Watched:
         if call.func._schema.is_mutable:
             args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (args, kwargs))
         plain, faulty = call.func(*args, **kwargs), self._run(call)
-        self.changed = self.changed or not all(map(same_bits, results(plain), results(faulty)))
+        self.changed = self.changed or not all(map(same_bits, tensors(plain), tensors(faulty)))
         return faulty
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cudal1_worker.oracle.models import same_bits
 from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call
 
 TILE = 32
@@ -100,6 +101,14 @@ def without(call: Call, operand: int | str, part: torch.Tensor, *, fill: float =
         )
     args = list(call.args)
     args[operand] = args[operand].masked_fill(part, fill)
+    return call.func(*args, **call.kwargs)
+
+
+def exchanged(call: Call, operand: int, part: torch.Tensor, other: torch.Tensor) -> Any:
+    """Execute a product with a part of another call's factor, or without that part if the other call has the same."""
+    args = list(call.args)
+    own = args[operand]
+    args[operand] = torch.where(part, torch.zeros_like(own) if same_bits(own, other) else other, own)
     return call.func(*args, **call.kwargs)
 
 
