@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from cudal1_worker.oracle.dependence import _least, _of_operands, _without_gradient
-from cudal1_worker.oracle.omitted import TILE, by_halves, in_eight_bits, of_a_sample, operands, ways, without
+from cudal1_worker.oracle.dependence import Target, _least, _of_operands, _without_gradient
+from cudal1_worker.oracle.omitted import by_halves, in_eight_bits, of_a_sample, operands, ways, without
 from cudal1_worker.oracle.steps import Call
 
 aten = torch.ops.aten
@@ -13,6 +13,13 @@ aten = torch.ops.aten
 def near(rows: int, fading: float) -> torch.Tensor:
     place = torch.arange(rows, dtype=torch.float64)
     return (-fading * (place[:, None] - place).abs()).exp()
+
+
+FACTOR = ("mm", 0), 0
+
+
+def least(effect: torch.Tensor, target: Target = FACTOR) -> dict[str, torch.Tensor]:
+    return {part.words: mask for part, mask in _least(target, effect)}
 
 
 def names(call: Call, kept: set[int] | None = None) -> list[str]:
@@ -71,7 +78,7 @@ def test_norms_and_softmaxes_of_many_terms_have_such_statistics() -> None:
 def test_the_quarter_of_the_tiles_on_which_a_product_depends_least_is_left_out() -> None:
     call = Call(aten.mm.default, (near(256, 0.5), torch.eye(256, dtype=torch.float64)), {})
     effect = _of_operands(call, torch.ones(256, 256, dtype=torch.float64))[0].abs()
-    found = without(call, 0, dict(_least(effect, TILE))["the least tiles"])
+    found = without(call, 0, least(effect)["the least tiles"])
     assert (found == 0.0)[:32, 160:].all()
     assert (found > 0.0)[:32, :96].all()
     assert (found == 0.0).double().mean() == 0.25
@@ -80,15 +87,15 @@ def test_the_quarter_of_the_tiles_on_which_a_product_depends_least_is_left_out()
 def test_tiles_and_indices_without_effect_are_not_among_the_least() -> None:
     effect = torch.rand(128, 128).tril()
     effect[32:64] = 0.0
-    least = dict(_least(effect, TILE))
-    assert 1000 < int((least["the least tiles"] & (effect > 0.0)).sum()) <= 2 * 32 * 32  # two of eight tiles
-    assert not least["the least of dimension 0"][32:64].any()
+    found = least(effect)
+    assert 1000 < int((found["the least tiles"] & (effect > 0.0)).sum()) <= 2 * 32 * 32  # two of eight tiles
+    assert not found["the least of dimension 0"][32:64].any()
     assert [words for words, _ in _without_gradient(effect)] == ["[32:64] of dimension 0"]
 
 
 def test_single_indices_between_others_are_among_the_least() -> None:
     effect = torch.rand(64, 64) * torch.where(torch.arange(64) % 4 == 3, 1e-9, 1.0)
-    assert dict(_least(effect, 1))["the least of dimension 1"].nonzero()[:, 1].tolist() == list(range(3, 64, 4))
+    assert least(effect, 0)["the least of dimension 1"].nonzero()[:, 1].tolist() == list(range(3, 64, 4))
 
 
 def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
@@ -99,7 +106,7 @@ def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
     assert names(call) == []
     assert list(operands(call)) == [0, 1, 2, "attn_mask"]
     effect = _of_operands(call, torch.randn(1, 2, 256, 16))["attn_mask"].abs()
-    found = without(call, "attn_mask", dict(_least(effect, TILE))["the least tiles"])[0]
+    found = without(call, "attn_mask", least(effect)["the least tiles"])[0]
     torch.testing.assert_close(found, call.func(*call.args, **call.kwargs)[0], rtol=1e-5, atol=1e-7)
 
 

@@ -132,7 +132,7 @@ LEFT_OUT = {
 TASKS = {
     "checkerboard": "the least elements of step",
     "inference_columns": "the least elements of step",
-    "interleaved_blocks": "the least elements of operand 0 of step",
+    "interleaved_blocks": "the least elements of",
     "small_peak": "(max), which is only compared",
     "small_vectors": "the least elements of step",
     "equal_loudness": "(mean) from half of its terms",
