@@ -1,6 +1,9 @@
 """`cudal1-agent optimize` on the modules of examples/optimize: with templates alone, and with a scripted endpoint.
 
     uv run benchmarks/optimize.py --out docs/results/optimize_cpu.jsonl
+    uv run benchmarks/optimize.py --out OUT.jsonl --device cuda --sources templates
+
+On a GPU the modules are larger (`GPU_SIZES`), because calls of the examples' sizes are too short there.
 
 The endpoint is a server in this script. It answers requests with the programs in benchmarks/optimize_answers and a text
 without a program, in turn; it ignores the prompt. The results file has a line for each command: its record.
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +27,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 MODULES = {"gated_block": "GatedBlock", "rotary_attention": "RotaryAttention", "focal_loss": "Model"}
 """Files of examples/optimize, with their classes."""
+GPU_SIZES = {
+    "gated_block": {"TOKENS": 8192, "WIDTH": 1024, "HIDDEN": 2816},
+    "rotary_attention": {"BATCH": 8, "HEADS": 16, "LENGTH": 1024},
+    "focal_loss": {"ROWS": 1 << 18},
+}
+"""Constants of the modules on a GPU."""
 
 
 def answers_for(name: str) -> list[str]:
@@ -62,11 +72,21 @@ def endpoint(answers: list[str]) -> Iterator[str]:
         thread.join()
 
 
-def optimised(name: str, folder: Path, budget: str, url: str | None) -> dict[str, object]:
+def module_of(name: str, folder: Path, device: str) -> Path:
+    """Write a module with the sizes of a device; return the file."""
+    text = (ROOT / "examples" / "optimize" / f"{name}.py").read_text(encoding="utf-8")
+    for constant, value in GPU_SIZES[name].items() if device == "cuda" else ():
+        text, count = re.subn(rf"^{constant} = .*$", f"{constant} = {value}", text, flags=re.MULTILINE)
+        assert count == 1, constant
+    (file := folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return file
+
+
+def optimised(name: str, folder: Path, budget: str, device: str, url: str | None) -> dict[str, object]:
     """Run the command on one module; return its record."""
-    file = ROOT / "examples" / "optimize" / f"{name}.py"
+    file = module_of(name, folder, device)
     command = [sys.executable, "-m", "cudal1_agent", "optimize", f"{file}:{MODULES[name]}", "--json"]
-    command += ["--budget", budget, "--out", str(folder / name), "--device", "cpu"]
+    command += ["--budget", budget, "--out", str(folder / name), "--device", device]
     if url is not None:
         command += ["--url", url, "--model", "scripted"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -79,12 +99,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="results file, JSON lines")
     parser.add_argument("--budget", default="6m", help="time for each command")
     parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--sources", nargs="+", choices=("templates", "endpoint"), default=["templates", "endpoint"])
     asked = parser.parse_args()
     for source in asked.sources:
         for name in asked.modules:
             with tempfile.TemporaryDirectory() as folder, endpoint(answers_for(name)) as url:
-                record = optimised(name, Path(folder), asked.budget, url if source == "endpoint" else None)
+                used = url if source == "endpoint" else None
+                record = optimised(name, Path(folder), asked.budget, asked.device, used)
             print(f"{name}, {source}: {record.get('message')}", flush=True)
             with asked.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
