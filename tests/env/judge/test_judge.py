@@ -187,7 +187,7 @@ def test_a_device_may_prepare_tasks_beside_builds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(OracleClient, "ask", noting)
     monkeypatch.setattr(Trials, "_trial", measuring)
     fast = candidate("return torch.add(x[1], x[0], alpha=2)")
-    other = ADD.model_copy(update={"id": "file/other"})
+    other = ADD.model_copy(update={"id": "file/other", "source": ADD.source + "# other\n"})
     with Judge(QUICK) as judge:
         monkeypatch.setattr(judge.device, "prepares_ahead", True)
         found = judge.evaluate_many([(ADD, fast), (other, fast), (other, "")])

@@ -204,8 +204,9 @@ class Judge(ByEach):
                     one.result()
             begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
             if self.device.prepares_ahead:
-                first = {pool: case for _, case, _, pool in reversed(ready) if case.precision != "correct"}
-                ahead += [executor.submit(self._prepare, case, pool) for pool, case in first.items()]
+                timed = [(case, pool) for _, case, _, pool in ready if case.precision != "correct"]
+                first = {case.task.source: (case, pool) for case, pool in reversed(timed)}
+                ahead += [executor.submit(self._prepare, case, pool) for case, pool in first.values()]
             wait(begun)  # builds would disturb measurements
             for one in ahead:
                 one.result()
