@@ -90,7 +90,7 @@ def negligible_parts(
 
 
 class Derivative(Mode):
-    """Differentiates what operators compute, in place or not, whatever the reference itself says about gradients.
+    """Differentiates what operators compute, in place or not, also where the reference stops or replaces gradients.
 
     Each tensor has a shadow in the same memory, on which autograd sees the same operators, but no `no_grad`, `detach`
     or gradient of the reference's own.
