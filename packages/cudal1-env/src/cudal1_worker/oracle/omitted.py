@@ -1,8 +1,9 @@
 """Further ways in which a program could save work in one call.
 
 Each function executes a call with such a fault: a product's weights in eight bits, a sum from a sample of its terms, a
-norm or a softmax with the statistics of a sample, a product without a part of an operand. `unseen` tests them in the
-float64 twin, where no other step errs, because a program may do all other steps more accurately than the reference.
+norm or a softmax with the statistics of a sample, a product without a part of an operand, a part of a result from
+another call or in lower precision. `unseen` tests most of them in the float64 twin, where no other step errs, because a
+program may do all other steps more accurately than the reference.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable, Container
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
+from cudal1_worker.oracle.calls import results, tensors
 from cudal1_worker.oracle.models import same_bits
 from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call
 
@@ -138,3 +141,35 @@ def _normed(call: Call) -> int | None:
         dims = [dim for dim in range(x.ndim) if dim > 1 or (dim == 0 and call.name in BATCH_NORMS)]
     longest = max(dims, key=lambda dim: x.shape[dim], default=None)
     return longest if longest is not None and x.shape[longest] >= 2 * TILE else None
+
+
+def replaced(call: Call, part: torch.Tensor, others: list[torch.Tensor] | None, number: int = 0) -> Any:
+    """Execute a call and replace a part of a result, and of those of its shape, by that of others, or by NaN."""
+    result = call.func(*call.args, **call.kwargs)
+    if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
+        result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
+    own = results(result, number)
+    stand_in = None if others is None else results(others, number)
+    if stand_in is None:
+        if not own[0].is_floating_point():
+            raise TypeError("no integer is NaN")
+        stand_in = [torch.full_like(one, torch.nan) if one.is_floating_point() else one for one in own]
+    if [one.shape for one in own] == [one.shape for one in stand_in]:
+        for one, other in zip(own, stand_in, strict=True):
+            one.copy_(torch.where(part, other, one))
+    return result
+
+
+def lowered(call: Call, fault: str, part: torch.Tensor) -> Any:
+    """Execute a call, and a part of it with a fault."""
+    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (call.args, call.kwargs))
+    return replaced(call, part, tensors(Call(call.func, args, kwargs).with_fault(fault)))
+
+
+def with_results(call: Call, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Execute a call and change its floating-point results."""
+
+    def changed(value: torch.Tensor) -> torch.Tensor:
+        return to(value) if value.is_floating_point() else value
+
+    return tree_map_only(torch.Tensor, changed, call.func(*call.args, **call.kwargs))

@@ -28,11 +28,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, results, tensors, timed
+from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_parts
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
@@ -239,7 +238,7 @@ class Unseen:
             # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
             # In half precision even the same rows may show little. Roundings of functions cancel in sums.
             for fault in (fault for fault in step.faults if fault.lower not in ("", "float8")):
-                change = partial(_lower, fault=fault.lower, part=mask)
+                change = partial(omitted.lowered, fault=fault.lower, part=mask)
                 yield replace(fault, text=f"{of} in {fault.lower}", step=k, change=change)
 
     def _are_exact(self) -> bool:
@@ -338,7 +337,7 @@ class Unseen:
 
         def answers(to: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor] | None:
             try:
-                with Calls(fault.twin, partial(_with_results, to=to)):
+                with Calls(fault.twin, partial(omitted.with_results, to=to)):
                     return self._oracle.exact(self._oracle.models.wide, copied(one.values))
             except torch.OutOfMemoryError:
                 raise
@@ -364,7 +363,7 @@ class Unseen:
     def _is_dead(self, one: _Set, fault: _Fault) -> bool:
         """Return whether NaN in a part of a call's result or operand reaches no output."""
         part, values = one.mask(fault), copied(one.values)
-        run = partial(_replaced, others=None) if fault.change is None else partial(fault.change, fill=torch.nan)
+        run = partial(omitted.replaced, others=None) if fault.change is None else partial(fault.change, fill=torch.nan)
         try:
             with Calls(fault.step, partial(run, part=part)):
                 outputs = self._oracle.run(self._oracle.models.plain, values)
@@ -417,7 +416,7 @@ class Unseen:
             run = partial(run, other=self._result(one.others, fault.step, fault.operand)[0])
         else:
             number = fault.operand.number if isinstance(fault.operand, Result) else 0
-            run = fault.change or partial(_replaced, others=stand_in, number=number)
+            run = fault.change or partial(omitted.replaced, others=stand_in, number=number)
         if fault.change is None or fault.part is not None:
             run = partial(run, part=one.mask(fault))
         # Float64 may have lost a factor that fades.
@@ -444,38 +443,6 @@ class Unseen:
         value = values[fault.place]
         value.copy_(torch.where(one.mask(fault), one.others[fault.place], value))
         return values
-
-
-def _replaced(call: Call, part: torch.Tensor, others: list[torch.Tensor] | None, number: int = 0) -> Any:
-    """Execute a call and replace a part of a result, and of those of its shape, by that of others, or by NaN."""
-    result = call.func(*call.args, **call.kwargs)
-    if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
-        result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
-    own = results(result, number)
-    stand_in = None if others is None else results(others, number)
-    if stand_in is None:
-        if not own[0].is_floating_point():
-            raise TypeError("no integer is NaN")
-        stand_in = [torch.full_like(one, torch.nan) if one.is_floating_point() else one for one in own]
-    if [one.shape for one in own] == [one.shape for one in stand_in]:
-        for one, other in zip(own, stand_in, strict=True):
-            one.copy_(torch.where(part, other, one))
-    return result
-
-
-def _lower(call: Call, fault: str, part: torch.Tensor) -> Any:
-    """Execute a call, and a part of it with a fault."""
-    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (call.args, call.kwargs))
-    return _replaced(call, part, tensors(Call(call.func, args, kwargs).with_fault(fault)))
-
-
-def _with_results(call: Call, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Execute a call and change its floating-point results."""
-
-    def changed(value: torch.Tensor) -> torch.Tensor:
-        return to(value) if value.is_floating_point() else value
-
-    return tree_map_only(torch.Tensor, changed, call.func(*call.args, **call.kwargs))
 
 
 def _as_large_as_may_be(value: Any) -> Any:
