@@ -17,6 +17,7 @@ from cudal1_data import load_suite
 from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.record import Seen
@@ -172,31 +173,58 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
     ]
 
 
-def test_a_device_may_prepare_tasks_beside_builds(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+def note_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return a list that gets each question to an oracle, and "measured" for each trial, with the task."""
+    steps: list[tuple[str, str]] = []
     ask, trial = OracleClient.ask, Trials._trial
 
     def noting(self: OracleClient, op: str, *given: Any, **named: Any) -> Any:
-        asked.append((self.task.id, op))
+        steps.append((self.task.id, op))
         return ask(self, op, *given, **named)
 
     def measuring(self: Trials, built: Built, pool: Pool, seen: Seen) -> None:
-        asked.append((pool.task.id, "measured"))
+        steps.append((pool.task.id, "measured"))
         trial(self, built, pool, seen)
 
     monkeypatch.setattr(OracleClient, "ask", noting)
     monkeypatch.setattr(Trials, "_trial", measuring)
-    fast = candidate("return torch.add(x[1], x[0], alpha=2)")
-    other = ADD.model_copy(update={"id": "file/other", "source": ADD.source + "# other\n"})
+    return steps
+
+
+FAST = candidate("return torch.add(x[1], x[0], alpha=2)")
+OTHER_ADD = ADD.model_copy(update={"id": "file/other", "source": ADD.source + "# other\n"})
+
+
+def test_a_device_may_make_first_sets_beside_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = note_steps(monkeypatch)
     with Judge(QUICK) as judge:
         monkeypatch.setattr(judge.device, "prepares_ahead", True)
-        found = judge.evaluate_many([(ADD, fast), (other, fast), (other, "")])
+        found = judge.evaluate_many([(ADD, FAST), (OTHER_ADD, FAST), (OTHER_ADD, "")])
     assert [one.status for one in found] == [Status.CORRECT, Status.CORRECT, Status.NO_CODE]
-    first = asked.index((ADD.id, "measured"))
-    for task in (ADD, other):
-        assert {(task.id, "make"), (task.id, "probe")} <= set(asked[:first])
-    assert {op for _, op in asked[:first]} >= {"recurrence", "unseen"}
-    assert {op for _, op in asked[first:]}.isdisjoint({"recurrence", "unseen", "probe"})
+    first = steps.index((ADD.id, "measured"))
+    for task in (ADD, OTHER_ADD):
+        assert {(task.id, "make"), (task.id, "probe")} <= set(steps[:first])
+    assert "probe" not in {op for _, op in steps[first:]}
+
+
+@pytest.mark.parametrize("end", [1.0, 2.0])
+def test_what_limits_rewards_above_1_is_searched_once_after_measuring(
+    monkeypatch: pytest.MonkeyPatch, end: float
+) -> None:
+    monkeypatch.setattr(record, "rewarded_low", lambda *given: end)
+    steps = note_steps(monkeypatch)
+    with Judge(QUICK) as judge:
+        found = judge.evaluate_many([(ADD, FAST), (OTHER_ADD, FAST)])
+        again = judge.evaluate(ADD, FAST)
+    assert [one.status for one in [*found, again]] == [Status.CORRECT] * 3
+    searches = [at for at, (_, op) in enumerate(steps) if op in {"recurrence", "unseen"}]
+    if end > 1:
+        assert sorted(steps[at] for at in searches) == sorted(
+            (task.id, op) for task in (ADD, OTHER_ADD) for op in ("recurrence", "unseen")
+        )
+        assert [op for _, op in steps[: searches[0]]].count("measured") == 2
+    else:
+        assert not searches
 
 
 @pytest.mark.slow

@@ -280,10 +280,10 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     )
     built, speedup = Built(Case(task_of("x @ w"), "", "training")), Speedup(low=3.9, point=4.0, high=4.1)
     paid = record.measured(built, Seen(trials=[trial]), speedup, 3.9)
-    doubts = ["product 1 (mm) in tf32"]
-    capped = record.measured(built, Seen(trials=[trial]), speedup, 3.9, doubts=doubts)
-    assert paid.rewarded_low is not None
-    assert paid.rewarded_low > 3
+    free, capped = record.limited(paid, 0.0, []), record.limited(paid, 0.0, ["product 1 (mm) in tf32"])
+    assert free == paid.evaluation
+    assert free.rewarded_low is not None
+    assert free.rewarded_low > 3
     assert capped.rewarded_low == 1.0
     assert capped.speedup == speedup
     assert "product 1 (mm) in tf32" in capped.message

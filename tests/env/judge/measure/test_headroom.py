@@ -12,7 +12,7 @@ from cudal1_env.judge import Judge
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.record import Seen, failed
+from cudal1_env.judge.measure.record import Seen, Verdict, failed
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
@@ -55,7 +55,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, judge: Judge, words: str, *, while_
     """Let measurements fail while the judge keeps so many pools."""
     measure = Trials.measure
 
-    def full(self: Trials, built: Any, pool: Any) -> Evaluation:
+    def full(self: Trials, built: Any, pool: Any) -> Verdict:
         if len(judge._pools) >= while_pools:
             raise Full(words)
         return measure(self, built, pool)
@@ -77,10 +77,10 @@ def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
 ) -> None:
     measure, asked = Trials.measure, list[int]()
 
-    def crowded(self: Trials, built: Any, pool: Any) -> Evaluation:
+    def crowded(self: Trials, built: Any, pool: Any) -> Verdict:
         asked.append(len(judge._pools))
         if len(judge._pools) >= while_pools:
-            return failed(built, Seen(), Fault(Status.OUT_OF_MEMORY, "too little"))
+            return Verdict(failed(built, Seen(), Fault(Status.OUT_OF_MEMORY, "too little")))
         return measure(self, built, pool)
 
     monkeypatch.setattr(Trials, "measure", crowded)
@@ -134,7 +134,7 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
         built.append(build(*arguments, **named))
         return built[-1]
 
-    def counted(self: Trials, one: Any, pool: Any) -> Evaluation:
+    def counted(self: Trials, one: Any, pool: Any) -> Verdict:
         alive.append(["opens" in other.case.source for other in built if other.arm is not None])
         return measure(self, one, pool)
 

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import compiles
-from cudal1_env.judge.measure.record import printable
+from cudal1_env.judge.measure.record import Verdict, limited, printable
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
 from cudal1_env.judge.pools import Pools, parts, pool_key
@@ -114,7 +115,7 @@ class Judge(ByEach):
             if seed is not None and first_set is not None:
                 pool.spend(first_set)
             try:
-                return self._ended(self._begun(case, pool), pool, seed)
+                return self._limited(case, self._ended(self._begun(case, pool), pool, seed), seed)
             finally:
                 if seed is not None:
                     self._pools.retire((task.id, seed.hex()))
@@ -204,15 +205,26 @@ class Judge(ByEach):
                     one.result()
             begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
             if self.device.prepares_ahead:
-                timed = [(case, pool) for _, case, _, pool in ready if case.precision != "correct"]
-                first = {case.task.source: (case, pool) for case, pool in reversed(timed)}
-                ahead += [executor.submit(self._prepare, case, pool) for case, pool in first.values()]
+                timed = {pool.task.source: pool for _, case, _, pool in ready if case.precision != "correct"}
+                ahead += [executor.submit(self._prepare, pool) for pool in timed.values()]
             wait(begun)  # builds would disturb measurements
             for one in ahead:
                 one.result()
-            for (place, _, seed, pool), one in zip(ready, begun, strict=True):
+            waiting: list[tuple[int, Case, bytes | None, Verdict]] = []
+            for (place, case, seed, pool), one in zip(ready, begun, strict=True):
                 try:
-                    outcome: Outcome = self._ended(one.result(), pool, seed)
+                    verdict = self._ended(one.result(), pool, seed)
+                except TaskError as error:
+                    yield place, error
+                    continue
+                if verdict.reference_ms is None:
+                    yield place, verdict.evaluation
+                else:
+                    waiting.append((place, case, seed, verdict))
+            self._search(executor, [(case, seed) for _, case, seed, _ in waiting])
+            for place, case, seed, verdict in waiting:
+                try:
+                    outcome: Outcome = self._limited(case, verdict, seed)
                 except TaskError as error:
                     outcome = error
                 yield place, outcome
@@ -337,39 +349,36 @@ class Judge(ByEach):
         built.fault = None
         return built
 
-    def _prepare(self, case: Case, pool: Pool) -> None:
-        """Make what all candidates of a task need once, beside builds; otherwise the first one's exclusive lease does.
+    def _prepare(self, pool: Pool) -> None:
+        """Make a task's first input sets beside builds; otherwise its first candidate's exclusive lease does.
 
         What fails here, such as for lack of memory, is done again there.
         """
-        failures = (TaskError, *self.device.faults)
         if pool.closed:  # retired to make room for another task
             return
-        with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(*failures):
+        with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(TaskError, *self.device.faults):
             pool.sets(0, WARM_SETS)
-            pool.recurrence()
-            if not case.is_sound:
-                pool.doubts()
             pool.make_way()
 
     # --- measuring ---------------------------------------------------------------------------------------------
 
-    def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
+    def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Verdict:
         """Return the verdict on a candidate from `_begun`.
 
         If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
         """
         if isinstance(built, Evaluation):
-            return built
+            return Verdict(built)
         case = built.case
         if pool.closed:
             pool = self._pools.take(case, seed)
         self._pools.allot(pool)  # the others may have grown
         others = [key for key, one in self._pools.items() if one is not pool]
         try:
-            evaluation = self._measure(built, pool)
-            if evaluation.status is not Status.OUT_OF_MEMORY or not others or self.device.free_bytes() is None:
-                return evaluation
+            verdict = self._measure(built, pool)
+            status = verdict.evaluation.status
+            if status is not Status.OUT_OF_MEMORY or not others or self.device.free_bytes() is None:
+                return verdict
         except (NoRoomError, TooLargeError) as error:
             if not others:
                 raise too_large(case, error) from error
@@ -383,7 +392,7 @@ class Judge(ByEach):
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 
-    def _measure(self, built: Built, pool: Pool) -> Evaluation:
+    def _measure(self, built: Built, pool: Pool) -> Verdict:
         try:
             if built.fault is not None:
                 return self._trials.measure(built, pool)
@@ -392,21 +401,73 @@ class Judge(ByEach):
         finally:
             self._builder.drop(built)
 
-    def _under_lease(self, built: Built, pool: Pool) -> Evaluation:
+    def _under_lease(self, built: Built, pool: Pool) -> Verdict:
         case = built.case
         leased = lease(core_name(self.core), *self.device.locks)
         with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             foreign = self.device.foreign_processes(self._own_pids(built))
             if case.precision == "correct":
-                evaluation = judge_correct(self._builder, built, pool)
+                verdict = Verdict(judge_correct(self._builder, built, pool))
             else:
-                evaluation = self._extras.add(built, pool, self._trials.measure(built, pool))
+                verdict = self._trials.measure(built, pool)
+                verdict = replace(verdict, evaluation=self._extras.add(built, pool, verdict.evaluation))
             self._builder.drop(built)
             pool.rest()
             if not self.device.computes():
                 raise MachineError("the GPU gave an incorrect sum after a candidate was judged; do not use this GPU")
-        return evaluation.model_copy(update={"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign})
+        update = {"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign}
+        return replace(verdict, evaluation=verdict.evaluation.model_copy(update=update))
+
+    # --- what a program could keep or omit -----------------------------------------------------------------------
+
+    def _limited(self, case: Case, verdict: Verdict, seed: bytes | None) -> Evaluation:
+        """Return the record, with a reward above 1 limited by what a program could keep or omit undetected.
+
+        If GPU memory is too small for the search, retire the other pools and search once more.
+        """
+        if verdict.reference_ms is None:
+            return verdict.evaluation
+        pool = self._pools.get(pool_key(case, seed))
+        if pool is None or pool.task.source != case.task.source:
+            pool = self._pools.take(case, seed)
+        try:
+            constant_bytes, doubts = self._searched(case, pool)
+        except (NoRoomError, TooLargeError):
+            for key in [key for key, one in self._pools.items() if one is not pool]:
+                self._pools.retire(key)
+            try:
+                constant_bytes, doubts = self._searched(case, pool)
+            except (NoRoomError, TooLargeError) as error:
+                raise too_large(case, error) from error
+        evaluation = limited(verdict, constant_bytes * verdict.byte_ms, doubts)
+        return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+
+    def _search(self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]) -> None:
+        """Search several tasks in parallel; what fails, such as for lack of memory, `_limited` does again.
+
+        A search keeps a core busy for seconds and the GPU much less, so parallel ones take hardly longer than one.
+        """
+
+        def search(case: Case, pool: Pool) -> None:
+            with contextlib.suppress(TaskError, *self.device.faults):
+                self._searched(case, pool)
+
+        opened = {case.task.source: (case, self._pools.get(pool_key(case, seed))) for case, seed in wanted}
+        begun = [executor.submit(search, case, pool) for case, pool in opened.values() if pool is not None]
+        for one in begun:
+            one.result()
+
+    def _searched(self, case: Case, pool: Pool) -> tuple[int, list[str]]:
+        """Return the bytes of a task's recurring output parts and what a program could keep or omit undetected."""
+        if pool.is_searched(doubts=not case.is_sound):
+            return pool.recurrence()[0], [] if case.is_sound else pool.doubts()
+        leased = sharing(core_name(self.core), *self.device.locks)
+        with leased as (_, waited), case.watch.phase("lease"), self.device.faults_named():
+            case.watch.add("wait", waited)
+            found = pool.recurrence()[0], [] if case.is_sound else pool.doubts()
+            pool.rest()
+        return found
 
     def _own_pids(self, built: Built) -> set[int]:
         """Return the processes of this judge that may hold device memory."""

@@ -12,7 +12,13 @@ from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.record import Seen, measured
 from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
-from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.overhead import (
+    Overhead,
+    estimate_overhead,
+    is_too_short,
+    rewarded_low,
+    without_constant,
+)
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.records import Evaluation, Speedup
 from cudal1_env.stats import TrialSamples
@@ -45,7 +51,18 @@ def test_the_rewarded_end_is_no_higher_than_the_interval(low: float, reference_m
 def test_outputs_whose_constant_part_costs_something_pay_nothing_above_1(
     low: float, reference_ms: float, part: float
 ) -> None:
-    assert rewarded_low(low, reference_ms, 0.0, constant_ms=1.001 * part * reference_ms) <= 1.0
+    assert without_constant(low, reference_ms, 1.001 * part * reference_ms) <= 1.0
+
+
+@given(st.floats(1.01, 100.0), MS, st.floats(0.0, 1.0), st.floats(0.0, 0.02))
+def test_the_time_of_constant_parts_counts_like_stolen_time(
+    low: float, reference_ms: float, stealable_ms: float, part: float
+) -> None:
+    end, constant_ms = rewarded_low(low, reference_ms, stealable_ms), 0.99 * part * reference_ms
+    paid = without_constant(end, reference_ms, constant_ms)
+    assert paid <= end * (1 + 1e-12)
+    if not is_too_short(reference_ms, stealable_ms):
+        assert paid == pytest.approx(1.0 / (1.0 / low + (stealable_ms + constant_ms) / reference_ms))
 
 
 def test_goals_of_short_calls() -> None:
@@ -98,7 +115,7 @@ def _record(slowed: float) -> Evaluation:
     task = Task(id="file/one", name="one", level=1, origin="file", source="")
     return measured(
         Built(Case(task, "", "training")), Seen(trials=[trial]), Speedup(low=20.0, point=20.0, high=20.0), 20.0
-    )
+    ).evaluation
 
 
 def test_slowing_the_reference_hides_no_overhead() -> None:

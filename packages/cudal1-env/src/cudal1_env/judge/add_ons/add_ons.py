@@ -138,7 +138,7 @@ class Extras:
         self._builder.precompilations.keep(twin, pool, Hold())
         built = self._builder.build(twin, pool, hold=Hold())
         try:
-            return self._trials.measure(built, pool)
+            return self._trials.measure(built, pool).evaluation
         finally:
             self._builder.drop(built)
 

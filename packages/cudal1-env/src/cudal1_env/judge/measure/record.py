@@ -15,7 +15,7 @@ from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Tally
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low, without_constant
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.judge.oracle.state import Mapping
@@ -52,6 +52,17 @@ def failed(built: Built, seen: Seen, fault: Fault) -> Evaluation:
     return _record(built, seen, fault.status, text)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """A record, whose reward may still be lowered by what a program could keep or omit undetected."""
+
+    evaluation: Evaluation
+    reference_ms: float | None = None
+    """T_ref - L of the reward, if the reward is above 1; `limited` then makes the final record."""
+    byte_ms: float = 0.0
+    """The time to write a byte."""
+
+
 def measured(
     built: Built,
     seen: Seen,
@@ -59,13 +70,11 @@ def measured(
     counted_low: float,
     *,
     roofline: Roofline | None = None,
-    constant_ms: float = 0.0,
-    doubts: Sequence[str] = (),
-) -> Evaluation:
-    """Return the record of a correct, timed candidate.
+    byte_ms: float = 0.0,
+) -> Verdict:
+    """Return the verdict on a correct, timed candidate.
 
     The record states `speedup`. Rewards use `counted_low`, the lower end with the smaller reference time of each trial.
-    `constant_ms` is the time to write the parts of the outputs that recur with other inputs.
     """
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
     # Use the counted reference time: a slowed reference must not make the overhead look small.
@@ -75,12 +84,8 @@ def measured(
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if too_short:
         text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
-    rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms, constant_ms)
-    if doubts:
-        rewarded = min(rewarded, 1.0)
-        found = "; ".join(doubts)
-        text += f"; no reward above 1 unless an audit calls the task sound: a program could keep or omit {found}"
-    return _record(
+    rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms)
+    evaluation = _record(
         built,
         seen,
         Status.CORRECT,
@@ -88,10 +93,31 @@ def measured(
         speedup=speedup,
         rewarded_low=rewarded,
         stealable_ms=stealable_ms,
-        constant_ms=constant_ms,
+        constant_ms=0.0,
         too_short=too_short,
         **_latencies(seen, roofline),
     )
+    return Verdict(evaluation, reference_ms if rewarded > 1.0 else None, byte_ms)
+
+
+def limited(verdict: Verdict, constant_ms: float, doubts: Sequence[str]) -> Evaluation:
+    """Return the record with the reward that the task's constant parts and doubts allow.
+
+    Args:
+        verdict: A verdict with a reward above 1.
+        constant_ms: The time to write the parts of the outputs that recur with other inputs.
+        doubts: What a program could keep or omit undetected (`Pool.doubts`).
+    """
+    one, reference_ms = verdict.evaluation, verdict.reference_ms
+    assert one.rewarded_low is not None, "the verdict is on a timed program"
+    assert reference_ms is not None, "the verdict's reward is above 1"
+    rewarded, text = without_constant(one.rewarded_low, reference_ms, constant_ms), one.message
+    if doubts:
+        rewarded = min(rewarded, 1.0)
+        found = "; ".join(doubts)
+        text += f"; no reward above 1 unless an audit calls the task sound: a program could keep or omit {found}"
+    update = {"rewarded_low": rewarded, "constant_ms": constant_ms, "message": printable(text)}
+    return one.model_copy(update=update)
 
 
 def untimed(built: Built, seen: Seen) -> Evaluation:

@@ -255,6 +255,11 @@ class Pool:
         pairs = zip(shares, self.io_spec.outputs, strict=True)
         return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places, fixed
 
+    def is_searched(self, *, doubts: bool) -> bool:
+        """Return whether `recurrence` and, if asked for, `doubts` are known without another question to the oracle."""
+        source, key = self.task.source, (self.task.source, True, self.settings.error_factor)
+        return source in self._findings.recurrence and (not doubts or key in self._findings.unseen)
+
     def unseen(self, *, precision: bool) -> str:
         """Return the first work that a program could omit undetected (`cudal1_worker.oracle.unseen`); empty if none.
 

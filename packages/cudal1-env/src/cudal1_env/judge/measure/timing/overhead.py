@@ -49,25 +49,40 @@ def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) ->
     return Overhead(call_ms, call_ms - statistics.median(reading_ms), spread_ms)
 
 
-def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_ms: float = 0.0) -> float:
+def rewarded_low(low: float, reference_ms: float, stealable_ms: float) -> float:
     """Return the lower end that rewards use.
 
-    (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)).
-    It is at most 1 if the reference takes less than `TOO_SHORT` h, or if w exceeds `_CONSTANT_SHARE` of its latency.
+    (T_ref - L) / (T_cand - L + h) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + h / (T_ref - L)).
+    It is at most 1 if the reference takes less than `TOO_SHORT` h.
 
     Args:
         low: Lower end of the speedup's interval.
         reference_ms: T_ref - L, the reference's latency.
         stealable_ms: h.
-        constant_ms: w, the time to write the parts of the outputs that recur with other inputs; a program may keep
-            outputs that already contain them.
 
     >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
     (1.6666666666666667, 2.0, 1.0)
     """
-    end = 1.0 / (1.0 / low + (stealable_ms + constant_ms) / reference_ms)
-    unpaid = is_too_short(reference_ms, stealable_ms) or constant_ms > _CONSTANT_SHARE * reference_ms
-    return min(end, 1.0) if unpaid else end
+    end = 1.0 / (1.0 / low + stealable_ms / reference_ms)
+    return min(end, 1.0) if is_too_short(reference_ms, stealable_ms) else end
+
+
+def without_constant(end: float, reference_ms: float, constant_ms: float) -> float:
+    """Return an end above 1 with the time for constant parts added to the candidate's latency, as h was.
+
+    It is at most 1 if w exceeds `_CONSTANT_SHARE` of the reference's latency.
+
+    Args:
+        end: The end that `rewarded_low` returned.
+        reference_ms: T_ref - L, the reference's latency.
+        constant_ms: w, the time to write the parts of the outputs that recur with other inputs; a program may keep
+            outputs that already contain them.
+
+    >>> without_constant(2.0, 1.0, 0.01), without_constant(2.0, 1.0, 0.1)
+    (1.9607843137254901, 1.0)
+    """
+    lower = 1.0 / (1.0 / end + constant_ms / reference_ms)
+    return min(lower, 1.0) if constant_ms > _CONSTANT_SHARE * reference_ms else lower
 
 
 def is_too_short(reference_ms: float, stealable_ms: float) -> bool:

@@ -20,12 +20,12 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import check_memory
 from cudal1_env.judge.measure.prepare import UNSHARED, construct, load_weights
-from cudal1_env.judge.measure.record import Seen
+from cudal1_env.judge.measure.record import Seen, Verdict
 from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
 from cudal1_env.judge.oracle.samples import InputSet
-from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.records import Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
 _MAX_SETS: dict[Precision, int] = {"training": 40, "report": 78}
@@ -53,7 +53,7 @@ class Trials:
         self._settings, self._device = builder.settings, builder.device
         self._spread = spread
 
-    def measure(self, built: Built, pool: Pool) -> Evaluation:
+    def measure(self, built: Built, pool: Pool) -> Verdict:
         """Return the verdict on a built candidate and kill its workers."""
         seen = Seen(pool.secrets.commitment, first_set=pool.fresh)
         try:
@@ -61,9 +61,9 @@ class Trials:
                 raise built.fault
             return self._measured(built, pool, seen)
         except Fault as fault:
-            return record.failed(built, seen, fault)
+            return Verdict(record.failed(built, seen, fault))
 
-    def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
+    def _measured(self, built: Built, pool: Pool, seen: Seen) -> Verdict:
         """Measure trials until the stopping rule is satisfied and, for large speedups, two trials agree."""
         case, rule = built.case, RULES[built.case.precision]
         while decide(_counted(seen), rule, spread=self._spread, spent=self._is_spent(case)) != "stop":
@@ -72,22 +72,17 @@ class Trials:
         if speedup.low > _RECHECKED_ABOVE:
             while not confirmed(_counted(seen)):
                 if len(seen.trials) >= max(_MAX_TRIALS_TO_AGREE, rule.min_trials):
-                    return record.unstable(built, seen, speedup)
+                    return Verdict(record.unstable(built, seen, speedup))
                 self._trial(built, pool, seen)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
-        constant_ms, doubts = 0.0, list[str]()
-        if speedup.low > 1:
-            constant_ms = self._device.write_ms(pool.recurrence()[0])
-            doubts = [] if case.is_sound else pool.doubts()
         roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         if roofline is not None and _is_below(roofline, seen):
             if not roofline.is_broken_by([ms for trial in seen.trials for ms in trial.samples.reference_ms]):
-                return record.impossible(built, seen, speedup, roofline)
+                return Verdict(record.impossible(built, seen, speedup, roofline))
             roofline = None  # the reference breaks it, too: the bound is incorrect
         stated = conclude(_stated(seen), rule, spread=self._spread)
-        return record.measured(
-            built, seen, stated, speedup.low, roofline=roofline, constant_ms=constant_ms, doubts=doubts
-        )
+        byte_ms = self._device.write_ms(1)
+        return record.measured(built, seen, stated, speedup.low, roofline=roofline, byte_ms=byte_ms)
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
