@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,13 @@ def test_a_chat_model_goes_through_the_stages(
     assert "trained_on_test" not in json.dumps(evaluated.record("a run")) + evaluated.text("a run")
     assert len(asked) == 2
     assert all("You are an expert" in prompt for prompt in asked)
+
+    shutil.rmtree(model)
+    fork = train(
+        with_flags(settings, {"seed": 1}),
+        tmp_path / "fork",
+        origin=(run_dir, "sft"),
+        evaluator=HashEvaluator(),
+        suite=suite(),
+    )
+    assert last_model(fork) == fork / "stages" / "contrast" / "model", "finished stages need no first model"

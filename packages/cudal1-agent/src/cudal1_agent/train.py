@@ -144,10 +144,11 @@ def _checked_tasks(
     selection, on_test = select_corpus(folder, tasks, device)
     tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
     quiet_libraries()
-    needed = room_for(settings, folder.path, use_cpu=stays_on_cpu(settings))
+    model = next_model(settings, folder.path)
+    needed = room_for(settings, folder.path, model, use_cpu=stays_on_cpu(settings))
     progress.line(needed.text())
-    if settings.model is not None:
-        check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+    if model is not None:
+        check_model(model, settings, tasks, prompt_builder(model, settings.prompt, device))
     check_stream(settings, tasks, device)
     return tasks, selection
 
@@ -196,14 +197,31 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
     return selection, bool(selection.kernelbench)
 
 
-def room_for(settings: Settings, run_dir: Path, *, use_cpu: bool) -> Estimate:
+def next_model(settings: Settings, run_dir: Path) -> str | Path | None:
+    """Return the model that a run goes on with, None if it makes a new one.
+
+    A run whose stage is finished no longer needs the model that it began with, so it can go on without that one.
+    """
+    from cudal1_agent.evaluation.evaluate import finished_stage
+
+    stage = finished_stage(run_dir, settings)
+    return settings.model if stage is None or settings.model is None else stage_model(run_dir, stage, settings)
+
+
+def room_for(settings: Settings, run_dir: Path, model: str | Path | None, *, use_cpu: bool) -> Estimate:
     """Return what a run needs, after checking that memory and disk suffice.
+
+    Args:
+        settings: Settings of the run.
+        run_dir: Its directory.
+        model: The model that it trains; None if it makes a new one.
+        use_cpu: Whether it trains on the CPU.
 
     Raises:
         ConfigError: They do not.
         PolicyError: The model cannot be loaded.
     """
-    shape = embedded_shape(settings.embedded) if settings.model is None else shape_of(settings.model)
+    shape = embedded_shape(settings.embedded) if model is None else shape_of(model)
     needed = estimate(shape, settings, use_cpu=use_cpu)
     check_room(needed, run_dir, use_cpu=use_cpu)
     return needed
@@ -248,7 +266,7 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, ForkPoint]
     tasks = tasks_of(settings, device, notify=progress.line)
     if tasks.overlaps:
         progress.line(overlap_text(tasks))
-    needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
+    needed = room_for(settings, run_dir, settings.model, use_cpu=stays_on_cpu(settings))
     if settings.model is not None:
         check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
     check_stream(settings, tasks, device)

@@ -319,6 +319,14 @@ def settings_for(target: str, flags: Mapping[str, Any], config: Sequence[Path] =
     return load_settings(config, {**flags, "model": None if is_embedded(target) else target})
 
 
+def finished_stage(run: Path, settings: Settings, wanted: StageName | None = None) -> StageName | None:
+    """Return the last finished stage of a run, or the wanted one if it is finished; None if there is none."""
+    for name in reversed(settings.stages):
+        if wanted in (None, name) and read_mark(run / "marks" / f"{name}.table.json") is not None:
+            return name
+    return None
+
+
 def last_model(run: Path, stage: StageName | None = None) -> Path:
     """Return the model of the last finished stage of a run, or of one of its stages.
 
@@ -326,8 +334,7 @@ def last_model(run: Path, stage: StageName | None = None) -> Path:
         RunError: No stage is finished, or that stage is not.
     """
     settings = read_settings(run)
-    for name in reversed(settings.stages):
-        if stage in (None, name) and read_mark(run / "marks" / f"{name}.table.json") is not None:
-            return stage_model(run, name, settings)
+    if (found := finished_stage(run, settings, stage)) is not None:
+        return stage_model(run, found, settings)
     what = "no finished stage" if stage is None else f"the stage {stage} is not finished"
     raise RunError(f"{what} in the run {run}; resume it with: cudal1-agent train --run-dir {run} --resume")
