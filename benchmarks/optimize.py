@@ -30,7 +30,7 @@ MODULES = {"gated_block": "GatedBlock", "rotary_attention": "RotaryAttention", "
 GPU_SIZES = {
     "gated_block": {"TOKENS": 8192, "WIDTH": 1024, "HIDDEN": 2816},
     "rotary_attention": {"BATCH": 8, "HEADS": 16, "LENGTH": 1024},
-    "focal_loss": {"ROWS": 1 << 18},
+    "focal_loss": {"ROWS": 1 << 16},
 }
 """Constants of the modules on a GPU."""
 

@@ -7,6 +7,7 @@
 | `text` | what the script prints; numbers may differ |
 | `console` | each `$` line names a command that exists, with flags that its `--help` lists |
 | `record NAME` | lines from the record docs/results/NAME: task or program, and message |
+| `transcript NAME` | a part of the record docs/results/NAME |
 | `console run` | the commands also run, after the script; other lines are beginnings of printed ones |
 """
 

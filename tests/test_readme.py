@@ -84,6 +84,13 @@ def test_pages_quote_records_as_they_are(result_file: Callable[[str], Path]) -> 
         assert not missing, f"{block} quotes what its record does not hold: {missing}"
 
 
+def test_pages_quote_transcripts_as_they_are(result_file: Callable[[str], Path]) -> None:
+    quoted = [block for path in PAGES for block in documents.blocks(path) if block.info.startswith("transcript ")]
+    assert quoted
+    for block in quoted:
+        assert block.text in result_file(block.info.split()[1]).read_text(), block
+
+
 def test_every_tutorial_is_played() -> None:
     waiting = {ROOT / "docs" / "tutorials" / "gpu.md"}
     assert set(documents.TUTORIALS) - waiting <= set(PLAYED)
