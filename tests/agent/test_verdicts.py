@@ -10,7 +10,7 @@ import torch
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import Meter, throughput_text
-from cudal1_agent.run.verdicts import CHUNK, Verdicts
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status, TaskError
 from cudal1_env.hardware import has_gpu
@@ -86,11 +86,11 @@ def test_finished_verdicts_survive_a_machine_error() -> None:
     jobs = [(TASKS[0], source) for source in PROGRAMS]
     with Archive() as archive:
         with pytest.raises(MachineError):
-            Verdicts(BreakingEvaluator(after=CHUNK), archive).judge(jobs)
-        assert len(archive) == CHUNK
+            Verdicts(BreakingEvaluator(after=5), archive).judge(jobs)
+        assert len(archive) == 5
         rest = HashEvaluator()
         found = judged(Verdicts(rest, archive).judge(jobs))
-        assert len(rest.jobs) == len(PROGRAMS) - CHUNK
+        assert len(rest.jobs) == len(PROGRAMS) - 5
         assert [one.source for one in found] == PROGRAMS
 
 
@@ -99,23 +99,22 @@ def test_progress_counts_measurements() -> None:
     with Archive() as archive:
         verdicts = Verdicts(HashEvaluator(), archive)
         verdicts.judge([(TASKS[0], source) for source in PROGRAMS], progress=lambda *told: seen.append(told))
-    count = len(PROGRAMS)
-    assert seen == [(min(done, count), count) for done in range(CHUNK, count + CHUNK, CHUNK)]
+    assert seen == [(done, len(PROGRAMS)) for done in range(1, len(PROGRAMS) + 1)]
 
 
 def test_a_task_that_cannot_be_judged_is_left_out_and_the_others_are_judged() -> None:
     evaluator, lines = RefusingEvaluator([TASKS[1].id]), list[str]()
-    jobs = [(task, source) for source in PROGRAMS[:CHUNK] for task in TASKS]
+    jobs = [(task, source) for source in PROGRAMS[:4] for task in TASKS]
     with Archive() as archive:
         verdicts = Verdicts(evaluator, archive, notify=lines.append)
         found = verdicts.judge(jobs)
         assert [one is None for one in found] == [task is TASKS[1] for task, _ in jobs]
-        assert len(archive) == verdicts.measured == 2 * CHUNK
+        assert len(archive) == verdicts.measured == 2 * 4
         assert list(verdicts.refused) == [TASKS[1].source]
         assert lines == [f"{TASKS[1].id} is left out: {TASKS[1].id}: the double refuses it"]
-        asked = evaluator.asked
+        counts = evaluator.asked, len(evaluator.jobs)
         assert verdicts.judge(jobs) == found
-        assert evaluator.asked == asked, "a refused task is not asked about again"
+        assert (evaluator.asked, len(evaluator.jobs)) == counts == (4, 2 * 4), "nothing is judged twice"
 
 
 def test_if_no_task_can_be_judged_the_first_reason_is_raised() -> None:
@@ -123,22 +122,14 @@ def test_if_no_task_can_be_judged_the_first_reason_is_raised() -> None:
         Verdicts(RefusingEvaluator([task.id for task in TASKS]), archive).judge([(TASKS[0], PROGRAMS[0])])
 
 
-class ScriptedEvaluator:
+class ScriptedEvaluator(HashEvaluator):
     """Gives one verdict after another: a speedup, or minus a speedup for `UNSTABLE` with that as evidence."""
 
     def __init__(self, verdicts: Sequence[float]) -> None:
+        super().__init__()
         self.verdicts = list(verdicts)
 
-    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
-        return self.evaluate_many([(task, source)], precision=precision)[0]
-
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        return [self._verdict(task, source) for task, source in jobs]
-
-    def close(self) -> None:
-        pass
-
-    def _verdict(self, task: Task, source: str) -> Evaluation:
+    def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
         speedup = self.verdicts.pop(0)
         made = evaluation(task, source, abs(speedup), identity=f"verdict {len(self.verdicts)}")
         return made if speedup > 0 else made.model_copy(update={"status": Status.UNSTABLE})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_data import SizeFamily, Split, Suite, Task, Variant
 from cudal1_env import MachineError, TaskError
+from cudal1_env.evaluator import ByEach
 from cudal1_env.records import Evaluation, Latency, Precision, Speedup, Status
 
 REFERENCE = """\
@@ -79,7 +80,7 @@ def suite() -> Suite:
     )
 
 
-class HashEvaluator:
+class HashEvaluator(ByEach):
     """Judges by the hash of task and text alone: the same program always gets the same verdict.
 
     Three of four programs are correct, at speedups from 0.5 to 4.
@@ -88,11 +89,19 @@ class HashEvaluator:
     def __init__(self) -> None:
         self.jobs: list[tuple[str, str]] = []
 
-    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
-        return self.evaluate_many([(task, source)], precision=precision)[0]
-
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        return [self._judge(task, source, precision) for task, source in jobs]
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        for index, (task, source) in enumerate(jobs):
+            try:
+                outcome: Evaluation | TaskError = self._judge(task, source, precision)
+            except TaskError as error:
+                outcome = error
+            done(index, outcome)
 
     def close(self) -> None:
         pass

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cudal1_data import DataError, Device, Suite
-from cudal1_env import Evaluator
+from cudal1_env.evaluator import EachEvaluator
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
 from cudal1_agent.data.stream import Place, streamed
@@ -42,7 +42,7 @@ def train(
     resume: bool = False,
     origin: tuple[Path, ForkPoint] | None = None,
     seconds: float | None = None,
-    evaluator: Evaluator | None = None,
+    evaluator: EachEvaluator | None = None,
     suite: Suite | None = None,
 ) -> Path:
     """Run all stages, or resume an interrupted run.

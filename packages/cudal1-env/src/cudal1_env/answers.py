@@ -6,7 +6,7 @@ The environments and the agent's stages use this module, so that they treat answ
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -14,8 +14,8 @@ from cudal1_data import Task
 from cudal1_data.hashes import digest
 
 from cudal1_env.archive import Archive
-from cudal1_env.errors import check_choice
-from cudal1_env.evaluator import Evaluator
+from cudal1_env.errors import TaskError, check_choice
+from cudal1_env.evaluator import EachEvaluator, Evaluator
 from cudal1_env.extract import extract_source
 from cudal1_env.records import Evaluation, Precision, Status
 
@@ -49,23 +49,73 @@ def evaluate_answers(
         TaskError: A reference cannot be judged against.
         MachineError: The machine broke; no evaluation of this call was kept.
     """
+    results, programs = _sorted(jobs, precision, max_source_chars)
+    judged = evaluator.evaluate_many([job for _, job in programs], precision=precision) if programs else []
+    for (place, _), evaluation in zip(programs, judged, strict=True):
+        results[place] = evaluation
+    evaluations = [results[place] for place in range(len(jobs))]
+    if archive is not None:
+        archive.add_all(evaluations)
+    return evaluations
+
+
+def evaluate_each_answer(
+    evaluator: EachEvaluator,
+    jobs: Sequence[tuple[Task, str]],
+    done: Callable[[int, Evaluation | TaskError], None],
+    *,
+    precision: Precision = "training",
+    max_source_chars: int = MAX_SOURCE_CHARS,
+    archive: Archive,
+) -> None:
+    """Judge answers like `evaluate_answers`, but archive and report each outcome when it is known.
+
+    Args:
+        evaluator: The judge.
+        jobs: Task and answer.
+        done: Called with each job's position and its outcome: the evaluation, or why its task cannot be judged.
+        precision: How narrow intervals must be; `correct` times nothing.
+        max_source_chars: A longer answer is not read and gets `NO_CODE`.
+        archive: Where to append the evaluations.
+
+    Raises:
+        TypeError: An answer is not text.
+        SettingsError: The precision is unknown.
+        MachineError: The machine broke; evaluations already passed to `done` were kept.
+    """
+    results, programs = _sorted(jobs, precision, max_source_chars)
+
+    def told(place: int, outcome: Evaluation | TaskError) -> None:
+        if isinstance(outcome, Evaluation):
+            archive.add(outcome)
+        done(place, outcome)
+
+    for place, evaluation in results.items():
+        told(place, evaluation)
+    if programs:
+        evaluator.evaluate_each(
+            [job for _, job in programs],
+            lambda index, outcome: told(programs[index][0], outcome),
+            precision=precision,
+        )
+
+
+def _sorted(
+    jobs: Sequence[tuple[Task, str]], precision: Precision, max_source_chars: int
+) -> tuple[dict[int, Evaluation], list[tuple[int, tuple[Task, str]]]]:
+    """Return the records of answers without a program, and the other answers' programs, both with their positions."""
     check_choice("precision", precision, get_args(Precision))
-    results: list[Evaluation | None] = []
-    programs: list[tuple[Task, str]] = []
-    for task, answer in jobs:
+    results: dict[int, Evaluation] = {}
+    programs: list[tuple[int, tuple[Task, str]]] = []
+    for place, (task, answer) in enumerate(jobs):
         if not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # token ids would be NO_CODE
             raise TypeError(f"expected an answer as text, got {type(answer).__name__}; decode it first")
         source = None if len(answer) > max_source_chars else extract_source(answer)
         if source is None:
-            results.append(_no_code(task, answer, precision, max_source_chars))
+            results[place] = _no_code(task, answer, precision, max_source_chars)
         else:
-            results.append(None)
-            programs.append((task, source))
-    judged = iter(evaluator.evaluate_many(programs, precision=precision) if programs else [])
-    evaluations = [result if result is not None else next(judged) for result in results]
-    if archive is not None:
-        archive.add_all(evaluations)
-    return evaluations
+            programs.append((place, (task, source)))
+    return results, programs
 
 
 def _no_code(task: Task, answer: str, precision: Precision, max_source_chars: int) -> Evaluation:

@@ -11,7 +11,8 @@ from typing import Any
 from cudal1_data import Task
 from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_data.suggest import did_you_mean
-from cudal1_env import Archive, Evaluator
+from cudal1_env import Archive
+from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import Precision
 from cudal1_env.stats import paired_change
 
@@ -206,7 +207,7 @@ def evaluate_model(
     settings: Settings,
     *,
     precision: Precision = "training",
-    evaluator: Evaluator | None = None,
+    evaluator: EachEvaluator | None = None,
     archive: Archive | None = None,
 ) -> Evaluated:
     """Evaluate the last model of a run, or any model, on the suite that the settings name.

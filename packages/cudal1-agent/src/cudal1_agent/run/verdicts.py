@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from cudal1_env import Archive, Evaluation, Evaluator, Status, TaskError, evaluate_answers, extract_source
+from cudal1_env import Archive, Evaluation, Status, TaskError, extract_source
+from cudal1_env.answers import evaluate_each_answer
+from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
 from cudal1_agent import gpu_memory
 from cudal1_agent.run.meter import Meter
-
-CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
-"""Programs judged between two writes to the archive; a killed run measures at most these again. A judge prepares
-one program per core at a time, of at most twelve tasks."""
 
 Key = tuple[str, str]
 """Task id and SHA-256 of the program."""
@@ -36,7 +32,7 @@ class Verdicts:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: EachEvaluator,
         archive: Archive,
         *,
         reuse: bool = True,
@@ -109,44 +105,42 @@ class Verdicts:
         # A task's programs together: they share its oracle in the judge.
         fresh.sort(key=lambda index: jobs[index][0].id)
         gpu_memory.release()
-        for start in range(0, len(fresh), CHUNK):
-            part = fresh[start : start + CHUNK]
-            found |= self._measure(jobs, part, precision)
-            unstable = [index for index in part if index in found and found[index].status is Status.UNSTABLE]
-            for index, second in self._measure(jobs, unstable, precision).items():
-                found[index] = lower(found[index], second)
-            if progress is not None:
-                progress(start + len(part), len(fresh))
+        self._measure(jobs, fresh, precision, found, progress)
+        unstable = {index: found[index] for index in fresh if index in found and found[index].status is Status.UNSTABLE}
+        again: dict[int, Evaluation] = {}
+        self._measure(jobs, [*unstable], precision, again, None)
+        found |= {index: lower(unstable[index], second) for index, second in again.items()}
         if self.refused and not found and not self.measured:
             raise TaskError(next(iter(self.refused.values())))
         return [found.get(index) or found.get(first.get(key, index)) for index, key in enumerate(keys)]
 
     def _measure(
-        self, jobs: Sequence[tuple[Task, str]], part: Sequence[int], precision: Precision
-    ) -> dict[int, Evaluation]:
-        part = [index for index in part if jobs[index][0].source not in self.refused]
-        try:
-            return self._evaluated(jobs, part, precision)
-        except TaskError:
-            tasks = [[*same] for _, same in groupby(part, key=lambda index: jobs[index][0].source)]
-        found: dict[int, Evaluation] = {}
-        for same in tasks:
-            task = jobs[same[0]][0]
-            try:
-                found |= self._evaluated(jobs, same, precision)
-            except TaskError as error:
-                self.refused[task.source] = str(error)
-                self._notify(f"{task.id} is left out: {error}")
-        return found
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        part: Sequence[int],
+        precision: Precision,
+        found: dict[int, Evaluation],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        """Judge some of the jobs and put each verdict into `found`; tasks that cannot be judged go into `refused`."""
+        told = 0
 
-    def _evaluated(
-        self, jobs: Sequence[tuple[Task, str]], part: Sequence[int], precision: Precision
-    ) -> dict[int, Evaluation]:
+        def done(place: int, outcome: Evaluation | TaskError) -> None:
+            nonlocal told
+            told += 1
+            task = jobs[part[place]][0]
+            if isinstance(outcome, Evaluation):
+                found[part[place]] = outcome
+                self.measured += 1
+                self.meter.count("verdicts", 1)
+            elif task.source not in self.refused:
+                self.refused[task.source] = str(outcome)
+                self._notify(f"{task.id} is left out: {outcome}")
+            if progress is not None:
+                progress(told, len(part))
+
         chosen = [jobs[index] for index in part]
-        evaluations = evaluate_answers(self._evaluator, chosen, precision=precision, archive=self.archive)
-        self.measured += len(part)
-        self.meter.count("verdicts", len(part))
-        return dict(zip(part, evaluations, strict=True))
+        evaluate_each_answer(self._evaluator, chosen, done, precision=precision, archive=self.archive)
 
     def _known(self, task: Task, key: Key, precision: Precision, after: int) -> Evaluation | None:
         earlier = [
