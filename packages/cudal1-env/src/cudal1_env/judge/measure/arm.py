@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker.overlap import Place, shared
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, address_of
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
 from cudal1_env.judge.device.tensors import Array
@@ -188,8 +188,7 @@ class Arm:
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
         """Raise `Fault` if an untimed call changed its inputs."""
-        inputs_at = answer.get("inputs")
-        if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
+        if not self.memory.intact(slot, inputs, address_of(answer.get("inputs"))):
             raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
