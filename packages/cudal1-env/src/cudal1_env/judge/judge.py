@@ -314,7 +314,7 @@ class Judge(ByEach):
         """
         if case.precision != "correct":
             return self._builder.build(case, pool)
-        if pool.closed:  # retired to make room for another task
+        if pool.closed:  # retired to make room for another task, or its oracle died
             return Built(case)
         if precompiled and (case.task.source, case.source) in precompiled:
             precompiled[case.task.source, case.source].result()
@@ -343,7 +343,7 @@ class Judge(ByEach):
         What fails here, such as for lack of memory, is done again there.
         """
         failures = (TaskError, *self.device.faults)
-        if pool.closed:  # retired to make room for another task
+        if pool.closed:  # retired to make room for another task, or its oracle died
             return
         with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(*failures):
             pool.sets(0, WARM_SETS)
