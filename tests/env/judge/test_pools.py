@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import pytest
 from cudal1_data import Task
+from cudal1_env.errors import TaskError, WorkerLostError
 from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.case import Case
 from doubles.judges import QUICK
@@ -37,3 +42,13 @@ def test_a_batch_that_would_spend_a_pool_begins_with_another() -> None:
         assert judge._pools.take(case(), None) is first
         judge._pools.renew([case()] * 3)
         assert judge._pools.take(case(), None) is not first
+
+
+@pytest.mark.parametrize(("fate", "error"), [(signal.SIGSTOP, TaskError), (signal.SIGKILL, WorkerLostError)])
+def test_a_late_or_dead_oracle_costs_no_later_program_its_verdict(fate: signal.Signals, error: type[Exception]) -> None:
+    with Judge(QUICK.model_copy(update={"oracle_timeout_s": 5.0})) as judge:
+        first = judge._pools.take(case(), None)
+        os.kill(first.oracle.worker.pid, fate)
+        with pytest.raises(error):
+            first.private_inputs()
+        assert judge._pools.take(case(), None).private_inputs().size

@@ -182,6 +182,22 @@ def test_a_program_that_is_too_slow_alone_is_a_timeout() -> None:
         assert time.monotonic() - began > 1.0, "beside others, then alone"
 
 
+def test_a_program_that_was_late_when_precompiled_is_tried_once_more_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = list[bool]()
+
+    def noting(builder: Builder, built: Built, pool: Pool) -> Evaluation:
+        judged.append(built.arm is None)
+        return judge_correct(builder, built, pool)
+
+    monkeypatch.setattr("cudal1_env.judge.judge.judge_correct", noting)
+    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=1.0)) as one:
+        began = time.monotonic()
+        [found] = one.evaluate_many([(ADD, "# triton\n" + slow(60.0))], precision="correct")
+        assert found.status is Status.TIMEOUT, found.message
+        assert judged == [True], "alone"
+        assert 2.0 < time.monotonic() - began < 20.0, "each of two calls has a limit"
+
+
 @pytest.mark.usefixtures("leases_of_its_own")
 def test_a_shared_verdict_waits_for_an_exclusive_lease(judge: Judge) -> None:
     judge.evaluate(ADD, RIGHT, precision="correct")

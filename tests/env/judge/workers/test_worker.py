@@ -428,3 +428,46 @@ def test_a_cage_bounds_shared_memory(boxes: Boxes, spec: Spec, cage: Cage) -> No
     cage.add(box.pid)
     box.page[0] = 1
     assert box.end() == signal.SIGKILL
+
+
+def test_many_processes_take_no_more_of_a_core_than_one(boxes: Boxes, spec: Spec, cage: Cage) -> None:
+    if "cpu" not in cage.controllers:
+        pytest.skip("this machine has no cpu controller to give away")
+    many = """
+        import time
+        while page[0] == 0:
+            time.sleep(0.001)
+        for _ in range(30):
+            if os.fork() == 0:
+                os.setsid()
+                end = time.monotonic() + 60
+                while time.monotonic() < end:
+                    pass
+                os._exit(0)
+        tell("busy")
+        time.sleep(60)
+    """
+    one = """
+        import time
+        while page[0] == 0:
+            time.sleep(0.001)
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            pass
+        tell(time.process_time())
+        time.sleep(60)
+    """
+    spec = replace(spec, core=max(os.sched_getaffinity(0)))
+    crowd, single = boxes.start(many, spec), boxes.start(one, spec)
+    crowd.report()
+    single.report()
+    other = Cage.make()
+    try:
+        for box, own in ((crowd, cage), (single, other)):
+            own.add(box.pid)
+            box.page[0] = 1
+            took_s = box.value()
+        assert isinstance(took_s, float)
+        assert took_s > 0.25
+    finally:
+        other.remove()

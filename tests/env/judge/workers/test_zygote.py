@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import sys
 from pathlib import Path
@@ -48,6 +50,16 @@ def test_a_zygote_drops_preloaded_modules_that_open_a_gpu(
         assert judged(judge, there).status is Status.CORRECT
     finally:
         zygote.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give workers users of their own")
+def test_living_workers_have_different_users_and_none_is_root(judge: Judge) -> None:
+    spec = judge._builder.spec(None, core=None)
+    with contextlib.ExitStack() as held:
+        workers = [held.enter_context(contextlib.closing(judge._builder.zygote.fork("arm", spec))) for _ in range(3)]
+        users = [os.stat(f"/proc/{one.pid}").st_uid for one in workers]
+    assert len(set(users)) == 3
+    assert 0 not in users
 
 
 @pytest.mark.slow

@@ -326,11 +326,13 @@ class Judge(ByEach):
         """
         if case.precision != "correct":
             return self._builder.build(case, pool)
-        if pool.closed:  # retired to make room for another task
+        if pool.closed:  # retired to make room for another task, or its oracle died
             return Built(case)
         if precompiled and (case.task.source, case.source) in precompiled:
             precompiled[case.task.source, case.source].result()
         self._builder.precompilations.keep(case, pool)
+        if self._builder.precompilations.was_late(case):  # beside others it would be late again: alone decides
+            return Built(case)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)
@@ -354,7 +356,7 @@ class Judge(ByEach):
 
         What fails here, such as for lack of memory, is done again there.
         """
-        if pool.closed:  # retired to make room for another task
+        if pool.closed:  # retired to make room for another task, or its oracle died
             return
         with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(TaskError, *self.device.faults):
             pool.sets(0, WARM_SETS)
@@ -429,7 +431,7 @@ class Judge(ByEach):
         if verdict.reference_ms is None:
             return verdict.evaluation
         pool = self._pools.get(pool_key(case, seed))
-        if pool is None or pool.task.source != case.task.source:
+        if pool is None or pool.closed or pool.task.source != case.task.source:
             pool = self._pools.take(case, seed)
         try:
             constant_bytes, doubts = self._searched(case, pool)

@@ -84,12 +84,12 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         pool.max_bytes = most - taken
 
     def kept(self, case: Case, seed: bytes | None) -> Pool | None:
-        """Return the open pool of a case's task; retire one that is spent or belongs to another task with this id."""
+        """Return the open pool of a case's task; retire one that is closed, spent, or of another task with this id."""
         key = pool_key(case, seed)
         pool = self.get(key)
         if pool is None:
             return None
-        if pool.task.source != case.task.source or (seed is None and pool.is_spent):
+        if pool.closed or pool.task.source != case.task.source or (seed is None and pool.is_spent):
             self.retire(key)
             return None
         return pool

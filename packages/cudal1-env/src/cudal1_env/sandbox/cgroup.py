@@ -1,4 +1,7 @@
-"""Control groups of one worker: they limit its memory and number of tasks, and list all its processes for SIGKILL.
+"""Control groups of one worker: they limit its memory and tasks, and list all its processes for SIGKILL.
+
+The cpu controller shares a core equally among workers, however many processes or sessions each has. Otherwise a program
+that starts hundreds would starve the imports of other programs until they time out.
 
 Version 1 (one folder for each controller) and version 2 (one folder) are both supported, below the judge's own group.
 If the judge may not make groups, there is no cage, and only the other layers apply.
@@ -20,7 +23,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
 _PREFIX = "cudal1-worker-"
-_CONTROLLERS = ("memory", "pids")
+_CONTROLLERS = ("memory", "pids", "cpu")
 
 
 class CgroupUnavailable(Exception):
@@ -37,7 +40,7 @@ class Cage:
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Which of `memory` and `pids` this cage has."""
+        """Which of `memory`, `pids` and `cpu` this cage has."""
         return tuple(self._folders)
 
     @classmethod
@@ -61,7 +64,7 @@ class Cage:
                 cage._folders = {key: folder for key in _CONTROLLERS if (folder / f"{key}.max").exists()}
                 if not cage._folders:
                     folder.rmdir()
-                    reasons.append(f"{own['']} delegates neither memory nor pids")
+                    reasons.append(f"{own['']} delegates none of memory, pids and cpu")
             except OSError as error:
                 reasons.append(str(error))
         if not cage._folders:

@@ -130,3 +130,4 @@ def _place(spec: Spec, report: Report) -> None:
         report.tmp = spec.build_dir or "/tmp"
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
         os.environ[name] = report.tmp
+    os.environ["LOGNAME"] = "worker"  # the system knows no name of the worker's user

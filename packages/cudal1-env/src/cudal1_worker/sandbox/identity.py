@@ -1,8 +1,8 @@
 """User identity of the worker: an ordinary user without groups or capabilities, in its own user namespace.
 
-Root drops to `NOBODY` after the mounts, then enters a user namespace that owns none of the other namespaces and has no
-capability. Its purpose is `RLIMIT_NPROC`: since Linux 5.14 the kernel counts a user's processes in each user namespace
-separately, so the limit applies to one worker instead of all workers of the machine.
+Root drops to `spec.user` after the mounts, then enters a user namespace that owns none of the other namespaces and has
+no capability. Its purpose is `RLIMIT_NPROC`: since Linux 5.14 the kernel counts a user's processes in each user
+namespace separately, so the limit applies to one worker instead of all workers of the machine.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ def drop(spec: Spec, report: Report) -> None:
             if blocked := unreachable(spec):
                 raise OSError(f"{blocked} is not readable for uid {NOBODY}; install Python where all users can read it")
             os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
+            if spec.build_dir is not None and "mount-namespace" not in report.entered:
+                give(spec.build_dir, spec.user)
+            os.setresgid(spec.user, spec.user, spec.user)
             _forbid_capabilities()
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(spec.user, spec.user, spec.user)
         # The change of user made /proc/self owned by root; make it the worker's again.
         libc.prctl(libc.PR_SET_DUMPABLE, 1)
         if "user-namespace" in spec.layers and "unprivileged-uid" in report.entered:
             with report.entering("user-namespace"):
                 libc.unshare(libc.CLONE_NEWUSER)
-                namespaces.write_maps(NOBODY, NOBODY)
+                namespaces.write_maps(spec.user, spec.user)
                 _forbid_capabilities()  # a new user namespace starts with all of them
     elif not root:
         report.entered.append("unprivileged-uid")
@@ -61,13 +63,13 @@ def drop(spec: Spec, report: Report) -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 1)
 
 
-def give(folder: str | os.PathLike[str]) -> None:
-    """Let workers write to a folder and its contents: root's workers run as `NOBODY`, others as the folder's owner."""
+def give(folder: str | os.PathLike[str], user: int) -> None:
+    """Let a worker write to a folder and its contents: root's worker runs as `user`, others as the folder's owner."""
     if os.geteuid() != 0:
         return
     for path, folders, files in os.walk(folder):
         for name in (".", *folders, *files):
-            os.chown(os.path.join(path, name), NOBODY, NOBODY, follow_symlinks=False)
+            os.chown(os.path.join(path, name), user, user, follow_symlinks=False)
 
 
 def _forbid_capabilities() -> None:

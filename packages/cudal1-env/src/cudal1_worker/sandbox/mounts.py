@@ -77,7 +77,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
             if path.startswith(folder + "/"):
                 _bind(fd, root + path)
     for _, fd in build:
-        _copy(fd, root + BUILD_PATH)
+        _copy(fd, root + BUILD_PATH, spec.user)
     for path in spec.hidden:
         _hide(root + path, null)
     for _, fd in [*sources, *build, *devices, ("", null)]:
@@ -147,11 +147,11 @@ def _bind(fd: int, target: str) -> None:
     libc.mount(f"/proc/self/fd/{fd}", target, None, libc.MS_BIND | libc.MS_REC)
 
 
-def _copy(fd: int, target: str) -> None:
+def _copy(fd: int, target: str, user: int) -> None:
     """Copy a folder written by the judge, including times, and give the copy to the worker."""
     shutil.copytree(f"/proc/self/fd/{fd}", target)
     os.chmod(target, 0o755)
-    identity.give(target)
+    identity.give(target, user)
 
 
 def _mount_proc(target: str, *, own: bool) -> None:

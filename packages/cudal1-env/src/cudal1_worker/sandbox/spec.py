@@ -33,7 +33,7 @@ BUILD_PATH = "/tmp/build"
 """Path of the build folder in a mount namespace: in the private /tmp, whose size limit includes it."""
 
 NOBODY = 65534
-"""User and group to which root drops."""
+"""User and group to which root drops, unless the worker has its own (`Spec.user`)."""
 
 
 class SandboxFailure(RuntimeError):
@@ -59,6 +59,9 @@ class Spec:
     """Visible folders to cover with an empty one."""
     build_dir: str | None = None
     """Folder on the host; `BUILD_PATH` starts as its copy. Without a mount namespace the worker writes into it."""
+    user: int = NOBODY
+    """User and group of root's worker. The kernel bounds some resources by user, such as descriptors in flight; of
+    these no worker may take another's."""
     core: int | None = None
     """CPU core to which the worker is pinned from the start; None leaves it free (the judge can pin it later)."""
     tmp_bytes: int = 1 << 30

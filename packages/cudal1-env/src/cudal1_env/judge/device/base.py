@@ -45,6 +45,8 @@ class Contract(Exception):
         return self.text(withheld=False)
 
 
+_ADDRESSES = 1 << 57
+"""Size of the largest address space of a process. Larger numbers overflow the judge's 64-bit arithmetic."""
 _MAX_SPAN_BYTES = 256 << 20
 """Span that is allowed for outputs of any size. On a CPU the whole span is copied to compare a whole output."""
 
@@ -313,11 +315,17 @@ class Device(Protocol):
         )
 
 
+def address_of(told: object) -> int:
+    """Return an address that a worker reports; 0, where no memory is, for anything else."""
+    return told if isinstance(told, int) and 0 <= told < _ADDRESSES else 0
+
+
 def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int) -> list[Output]:
     """Check a copy of the reply page against the contract.
 
     Raises:
-        Contract: Number, device, dtype or shape differ, or strides are negative or let elements share memory.
+        Contract: Number, device, dtype or shape differ; strides are negative or let elements share memory; or an output
+            reaches beyond any address space.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
@@ -342,6 +350,10 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
                 "return a tensor in full, e.g. by `.contiguous()`",
                 f"strides {list(strides)}",
             )
+        # Strides of dimensions of size 1 count, too, although no element is there.
+        reach = address + want.item_bytes * (1 + sum(max(n, 1) * step for n, step in zip(shape, strides, strict=True)))
+        if reach > _ADDRESSES:
+            raise Contract(f"expected output {position} inside the worker's address space")
         outputs.append(Output(address, strides, want))
     return outputs
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker.overlap import Place, shared
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, address_of
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
 from cudal1_env.judge.device.tensors import Array
@@ -87,8 +87,13 @@ class Arm:
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
-    def precompile(self, seed: int) -> None:
-        """Construct the model and call it once on made-up inputs outside the judge's memory; close the arm then."""
+    def precompile(self, seed: int, *, slowly: bool) -> None:
+        """Construct the model and call it once on made-up inputs outside the judge's memory; close the arm then.
+
+        Args:
+            seed: Seed of model and inputs.
+            slowly: Whether it may take as long as an import, instead of as long as other untimed calls.
+        """
         message = {
             "op": "ahead",
             "seed": seed,
@@ -98,7 +103,9 @@ class Arm:
             "device": self.device.name,
             "tf32": self.device.tf32,
         }
-        limit_s = max(self.settings.build_timeout_s, self.settings.warmup_timeout_s)
+        limit_s = self.settings.warmup_timeout_s
+        if slowly:
+            limit_s = max(limit_s, self.settings.build_timeout_s)
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
     def _begin(self) -> None:
@@ -188,8 +195,7 @@ class Arm:
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
         """Raise `Fault` if an untimed call changed its inputs."""
-        inputs_at = answer.get("inputs")
-        if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
+        if not self.memory.intact(slot, inputs, address_of(answer.get("inputs"))):
             raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:

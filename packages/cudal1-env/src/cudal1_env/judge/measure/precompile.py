@@ -54,6 +54,8 @@ class Precompilation:
     stderr: str = ""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
+    late: bool = False
+    """Whether that call did not end in time."""
 
 
 def compiles(source: str) -> bool:
@@ -64,6 +66,11 @@ def compiles(source: str) -> bool:
 def compiles_by_torch(source: str) -> bool:
     """Return whether a program's text names torch's compiler, whose import takes seconds."""
     return _BY_TORCH.search(source) is not None
+
+
+def _compiles_slowly(source: str) -> bool:
+    """Return whether a program's text names a compiler that may take minutes: torch's or nvcc."""
+    return compiles_by_torch(source) or _BY_NVCC.search(source) is not None
 
 
 class Precompilations:
@@ -99,6 +106,11 @@ class Precompilations:
         if known is not None or not compiles(case.source):
             return known
         return self._found(case) or (None if leased else self._made(case, pool, None))
+
+    def was_late(self, case: Case) -> bool:
+        """Return whether a precompilation of the program is kept whose call did not end in time."""
+        known = self._kept.get((case.task.source, case.source))
+        return known is not None and known.late
 
     def _found(self, case: Case) -> Precompilation | None:
         """Return an earlier precompilation from the build store."""
@@ -163,7 +175,7 @@ class Precompilations:
         hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
         kept: Path | None = None
-        note, lost = "", False
+        note, lost, late = "", False, False
         try:
             try:
                 arm.build(case.source)
@@ -171,9 +183,9 @@ class Precompilations:
                 fault = error.plain()
             else:
                 try:
-                    arm.precompile(private_seed())
+                    arm.precompile(private_seed(), slowly=_compiles_slowly(case.source))
                 except Fault as error:
-                    note, lost = error.message, error.status in _LOST
+                    note, lost, late = error.message, error.status in _LOST, error.status is Status.TIMEOUT
             if not lost and (fault is None or blind):
                 with contextlib.suppress(Fault):  # for example killed for its memory
                     arm.freeze()
@@ -181,4 +193,4 @@ class Precompilations:
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Precompilation(fault, kept, stderr=arm.worker.log, note=note)
+        return Precompilation(fault, kept, stderr=arm.worker.log, note=note, late=late)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -177,18 +178,23 @@ class OracleClient:
         """Send a request and return the answer; handlers in `cudal1_worker.oracle.oracle` define each operation."""
         try:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
-        except Dead as error:
-            if error.how.get("signal") == 9:
-                raise WorkerLostError(f"{self.task.id}: the oracle was killed") from None
-            raise TaskError(f"{self.task.id}: the reference ended its process ({error}) in {op}") from None
-        except Late:
-            raise TaskError(f"{self.task.id}: the reference took over {self._timeout_s:g} s in {op}") from None
-        except wire.BadMessage as error:
-            raise TaskError(f"{self.task.id}: the reference disturbs its channel in {op}: {error}") from None
+        except (Dead, Late, wire.BadMessage) as error:
+            self.worker.kill()  # a late answer would be taken for that to the next request
+            raise self._lost(op, error) from None
         if "error" in answer:
             text = f"{self.task.id}: the reference failed in {op}: {answer['text']}"
             raise TooLargeError(text) if answer["error"] == "memory" else RaisedError(text)
         return answer
+
+    def _lost(self, op: str, error: Dead | Late | wire.BadMessage) -> TaskError | WorkerLostError:
+        """Return the error for an oracle that answers no more."""
+        if isinstance(error, Dead):
+            if error.how.get("signal") == signal.SIGKILL:
+                return WorkerLostError(f"{self.task.id}: the oracle was killed")
+            return TaskError(f"{self.task.id}: the reference ended its process ({error}) in {op}")
+        if isinstance(error, Late):
+            return TaskError(f"{self.task.id}: the reference took over {self._timeout_s:g} s in {op}")
+        return TaskError(f"{self.task.id}: the reference disturbs its channel in {op}: {error}")
 
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights and load them into the oracle's models."""

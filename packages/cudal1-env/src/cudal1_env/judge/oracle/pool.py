@@ -146,8 +146,7 @@ class Pool:
         if not 1 <= len(self.io_spec.outputs) <= MAX_OUTPUTS:
             self.oracle.close()
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.io_spec.outputs)}")
-        self.closed = False
-        """Whether the pool is retired."""
+        self._closed = False
         self.candidates = 0
         """Number of candidates served."""
         self._began = time.monotonic()
@@ -169,6 +168,11 @@ class Pool:
         self._findings = findings
         self._reference_error: dict[str, list[float]] = {}
         """Reference error by usable distribution, for each output, over its scale."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is retired, or its oracle is dead."""
+        return self._closed or not self.oracle.worker.alive
 
     @property
     def io_spec(self) -> IoSpec:
@@ -493,7 +497,7 @@ class Pool:
 
     def close(self) -> None:
         """Stop the oracle and free the sets."""
-        self.closed = True
+        self._closed = True
         self.oracle.close()
         self.forget()
 

@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 from cudal1_worker.sandbox import BUILD_PATH
-from cudal1_worker.sandbox.identity import give
 
 from cudal1_env.errors import writing
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
@@ -50,7 +49,6 @@ class BuildFolders:
         folder = self._made("build-")
         if snapshot is not None:
             copy_plain(snapshot, folder)
-        give(folder)
         return folder, folder
 
     def keep(self, folder: Path | None, pid: int) -> Path:

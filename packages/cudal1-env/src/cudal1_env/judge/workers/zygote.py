@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import socket
 import subprocess
@@ -11,10 +12,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Literal
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.sandbox import Spec
+from cudal1_worker.sandbox import NOBODY, Spec
 
 from cudal1_env.errors import MachineError, WorkerLostError
 from cudal1_env.judge.device.memory import SharedBlock
@@ -23,6 +25,9 @@ from cudal1_env.sandbox import Cage, CgroupUnavailable, clean_environment
 
 _START_TIMEOUT_S = 60.0
 _FORK_TIMEOUT_S = 20.0
+_USERS = range(61184, 65520)
+"""Users of root's workers: no account has them, because systemd gives them to services for a while."""
+_workers = itertools.count(os.getpid())
 
 
 class Zygote:
@@ -98,6 +103,7 @@ class Zygote:
         Raises:
             WorkerLostError: The zygote or the new worker died or timed out.
         """
+        spec = replace(spec, user=_next_user())
         with ExitStack() as ours:
             with ExitStack() as theirs:
                 channel, their_channel = _sockets(ours, theirs)
@@ -157,6 +163,15 @@ class Zygote:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _next_user() -> int:
+    """Return a user that no living worker of this process has; `NOBODY` where a container has too few users."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        spans = [(int(first), int(count)) for first, _, count in map(str.split, file)]
+    if not any(first <= _USERS[0] and _USERS[-1] < first + count for first, count in spans):
+        return NOBODY
+    return _USERS[next(_workers) % len(_USERS)]
 
 
 def _sockets(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, int]:

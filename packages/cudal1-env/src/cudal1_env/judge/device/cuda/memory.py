@@ -17,7 +17,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 from cudal1_worker.masks import KEY_WORDS
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Needs, Output, Staging, check_holes
+from cudal1_env.judge.device.base import ArmMemory, Contract, Needs, Output, Staging, address_of, check_holes
 from cudal1_env.judge.device.cuda.copies import Batch, Places
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
@@ -121,8 +121,7 @@ class CudaMemory(ArmMemory):
 
     def began(self, answer: wire.Message) -> None:
         """Take the address at which the worker reports to have mapped the arena."""
-        base = answer.get("arena")
-        self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
+        self._base = address_of(answer.get("arena"))
 
     def put(self, slot: int, inputs: Tensor) -> None:
         self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
