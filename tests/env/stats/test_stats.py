@@ -24,7 +24,6 @@ from cudal1_env.stats import (
     Spread,
     StopRule,
     TrialSamples,
-    agree,
     alpha_at,
     calibrate_spread,
     centre,
@@ -399,21 +398,6 @@ def test_autocorrelated_samples_widen_the_interval():
     remembering = NoiseModel(arm=(HeavyTails(0.0, 3.0), *MODELS["strong memory"].arm)).trials(rng, 100, 40)
     ratio = np.mean([centre(a).variance for a in remembering]) / np.mean([centre(a).variance for a in independent])
     assert ratio > 1.8
-
-
-@given(st.floats(0.01, 100.0), st.floats(0.5, 2.0))
-def test_agreement_is_mutual_and_ten_per_cent(value, factor):
-    other = value * factor
-    assert agree(value, other) == agree(other, value)
-    if abs(abs(math.log(factor)) - math.log(1.1)) > 1e-9:
-        assert agree(value, other) == (abs(math.log(factor)) < math.log(1.1))
-
-
-def test_agreement_of_intervals_is_that_of_their_points():
-    wide, other = Speedup(low=1.0, point=3.0, high=9.0), Speedup(low=2.9, point=3.4, high=3.5)
-    assert not agree(wide, other)
-    with pytest.raises(ValueError, match="positive and finite"):
-        agree(0.0, 1.0)
 
 
 def test_a_summary_has_the_papers_columns():

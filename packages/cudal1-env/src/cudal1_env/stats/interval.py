@@ -175,20 +175,3 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
         squared = math.exp(float(found.x))
     freedom = float(np.sum((squared / (squared + within)) ** 2))
     return Spread(sigma=math.sqrt(squared), degrees_of_freedom=max(freedom, 1.0))
-
-
-def agree(first: Speedup | float, second: Speedup | float, *, tolerance: float = 0.10) -> bool:
-    """Return whether two measurements of one candidate differ by at most `tolerance`; if not, it is `UNSTABLE`.
-
-    Point estimates are compared, the larger over the smaller. Interval widths are ignored; otherwise a candidate could
-    add noise to reach agreement.
-
-    >>> agree(3.2, 3.0), agree(3.2, 2.9)
-    (True, False)
-    """
-    a = first.point if isinstance(first, Speedup) else first
-    b = second.point if isinstance(second, Speedup) else second
-    for value in (a, b):
-        if not (math.isfinite(value) and value > 0.0):
-            raise ValueError(f"the speedups {a!r} and {b!r} cannot be compared; both must be positive and finite")
-    return max(a, b) <= min(a, b) * (1.0 + tolerance)
