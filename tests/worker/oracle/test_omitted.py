@@ -19,7 +19,7 @@ FACTOR = ("mm", 0), 0
 
 
 def least(effect: torch.Tensor, target: Target = FACTOR) -> dict[str, torch.Tensor]:
-    return {part.words: mask for part, mask in _least(target, effect)}
+    return {part.words: mask for part, mask in _least(target, effect.abs(), torch.ones_like(effect))}
 
 
 def names(call: Call, kept: set[int] | None = None) -> list[str]:
@@ -77,8 +77,8 @@ def test_norms_and_softmaxes_of_many_terms_have_such_statistics() -> None:
 
 def test_the_quarter_of_the_tiles_on_which_a_product_depends_least_is_left_out() -> None:
     call = Call(aten.mm.default, (near(256, 0.5), torch.eye(256, dtype=torch.float64)), {})
-    effect = _of_operands(call, torch.ones(256, 256, dtype=torch.float64))[0].abs()
-    found = without(call, 0, least(effect)["the least tiles"])
+    value, gradient = _of_operands(call, torch.ones(256, 256, dtype=torch.float64))[0]
+    found = without(call, 0, least(value * gradient)["the least tiles"])
     assert (found == 0.0)[:32, 160:].all()
     assert (found > 0.0)[:32, :96].all()
     assert (found == 0.0).double().mean() == 0.25
@@ -98,6 +98,15 @@ def test_single_indices_between_others_are_among_the_least() -> None:
     assert least(effect, 0)["the least of dimension 1"].nonzero()[:, 1].tolist() == list(range(3, 64, 4))
 
 
+def test_elements_with_a_small_value_and_a_large_gradient_are_not_among_the_least() -> None:
+    gradient = 10.0 ** torch.arange(-32.0, 0.0)[None]
+    effect = gradient.clone()
+    effect[0, -2:] = 1e-40
+    found = dict(_least(0, effect, gradient))
+    masks = {part.words: mask.nonzero()[:, 1].tolist() for part, mask in found.items()}
+    assert masks == {"the least elements": [0, 1, 2, 3, 4, 5], "the least of dimension 1": [*range(6), 30, 31]}
+
+
 def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
     q = torch.randn(1, 2, 256, 16)
     mask = near(256, 0.5).log().float().expand(1, 2, 256, 256)
@@ -105,8 +114,8 @@ def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
     call = Call(func, (q, q, torch.eye(256, 16).expand(1, 2, 256, 16)), {"attn_mask": mask})
     assert names(call) == []
     assert list(operands(call)) == [0, 1, 2, "attn_mask"]
-    effect = _of_operands(call, torch.randn(1, 2, 256, 16))["attn_mask"].abs()
-    found = without(call, "attn_mask", least(effect)["the least tiles"])[0]
+    value, gradient = _of_operands(call, torch.randn(1, 2, 256, 16))["attn_mask"]
+    found = without(call, "attn_mask", least(value * gradient)["the least tiles"])[0]
     torch.testing.assert_close(found, call.func(*call.args, **call.kwargs)[0], rtol=1e-5, atol=1e-7)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import cast
+from typing import Never, cast
 
 import pytest
 import torch
@@ -26,7 +26,6 @@ from cudal1_env.stats import TrialSamples
 from cudal1_env.testing.programs import exploits_folder
 from cudal1_worker.oracle import dependence
 from cudal1_worker.oracle.calls import TimedCall, chosen, timed
-from cudal1_worker.oracle.dependence import Target
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Unseen
 
@@ -318,10 +317,10 @@ def test_a_gradient_without_memory_is_a_doubt_and_one_without_a_derivative_is_no
 ) -> None:
     for error in (torch.OutOfMemoryError("no memory"), RuntimeError("no derivative")):
 
-        def fails(*_: object, error: RuntimeError = error) -> dict[Target, torch.Tensor]:
+        def fails(*_: object, error: RuntimeError = error) -> Never:
             raise error
 
-        monkeypatch.setattr(dependence, "_effects", fails)
+        monkeypatch.setattr(dependence, "_gradients", fails)
         oracle = cast(Oracle, SimpleNamespace(device=torch.device("cpu")))
         if isinstance(error, torch.OutOfMemoryError):
             with pytest.raises(torch.OutOfMemoryError):

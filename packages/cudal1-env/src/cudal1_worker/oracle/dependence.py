@@ -3,7 +3,8 @@
 Which rows, keys, taps or experts matter depends on the data, so that no fixed part of a dimension holds what a program
 could leave out. Dependence is the gradient of a random sum of the outputs, over their tolerances, times the value, in
 the float64 twin, where it does not fade to zero. Elements without one are no part of the least: either nothing is
-computed from them (a slice, a mask), or a comparison decides about them.
+computed from them (a slice, a mask), or a comparison decides about them. Nor are single elements with a large gradient,
+which are small only in this draw: outputs show it if they are large.
 """
 
 from __future__ import annotations
@@ -71,20 +72,22 @@ def negligible_parts(
     Returns:
         A mask of each part, which broadcasts to the tensor's shape.
     """
-    effects: dict[Target, torch.Tensor] = {}
+    gradients: dict[Target, tuple[torch.Tensor, torch.Tensor]] = {}
     for keeping in (nullcontext(), saved_tensors_hooks(torch.clone, lambda saved: saved)):  # copies take memory
         try:
             with keeping:
-                effects = _effects(oracle, given, allowed, shapes)
+                gradients = _gradients(oracle, given, allowed, shapes)
             break
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a step writes to what a derivative needs, or has none
-            effects = dict[Target, torch.Tensor]()
+            gradients = dict[Target, tuple[torch.Tensor, torch.Tensor]]()
     found: dict[Part, torch.Tensor] = {}
     for target, shape in shapes.items():
-        effect = effects[target] if target in effects else torch.zeros((), device=oracle.device).expand(shape)
-        found |= dict(_least(target, effect))
+        none = torch.zeros((), device=oracle.device).expand(shape)
+        value, gradient = gradients.get(target, (none, none))
+        effect = (value * gradient).abs().nan_to_num(posinf=0.0)
+        found |= dict(_least(target, effect, gradient.abs()))
         found |= {Part(target, words, False): mask for words, mask in _without_gradient(effect)}
     return found
 
@@ -156,16 +159,16 @@ def _finite(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
-def _effects(
+def _gradients(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], wanted: Container[Target]
-) -> dict[Target, torch.Tensor]:
-    """Return the effect of each element of inputs, and of calls' results and operands."""
+) -> dict[Target, tuple[torch.Tensor, torch.Tensor]]:
+    """Return inputs, and calls' results and operands, each with the gradient by it."""
     derivative = Derivative(oracle.device)
-    found, calls = dict[Target, torch.Tensor](), dict[Place, tuple[Call, torch.Tensor]]()
+    found, calls = dict[Target, tuple[torch.Tensor, torch.Tensor]](), dict[Place, tuple[Call, torch.Tensor]]()
     values = [as_dtype(value, torch.float64) for value in copied(given)]
 
     def note(target: Target, value: torch.Tensor, call: Call | None, gradient: torch.Tensor) -> None:
-        found[target] = (value * gradient).abs()
+        found[target] = value, gradient
         if call is not None and call.kind == "product":
             calls[call.place] = call, gradient
 
@@ -187,13 +190,13 @@ def _effects(
             outputs = oracle.exact(oracle.models.wide, values)
     derivative.backward(outputs, allowed)
     for place, (call, gradient) in calls.items():
-        found |= {(place, operand): effect for operand, effect in _of_operands(call, gradient).items()}
-    return {target: effect.nan_to_num(posinf=0.0) for target, effect in found.items() if bool(effect.any())}
+        found |= {(place, operand): pair for operand, pair in _of_operands(call, gradient).items()}
+    return found
 
 
-def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, torch.Tensor]:
-    """Return the effects of a product's factors, and of the mask that fused attention adds to its scores."""
-    found: dict[int | str, torch.Tensor] = {}
+def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return a product's factors and the gradients by them, and weights that stand for the mask of fused attention."""
+    found: dict[int | str, tuple[torch.Tensor, torch.Tensor]] = {}
     args, leaves = list(call.args), dict[int, torch.Tensor]()
     for name, operand in operands(call).items():
         if isinstance(name, int):
@@ -202,17 +205,20 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, torch.Te
         q, k, v = call.args[:3]
         weights = (q @ k.mT * (call.bound["scale"] or q.shape[-1] ** -0.5) + operand).softmax(-1)
         change = gradient @ v.mT
-        found[name] = weights * (change - (weights * change).sum(-1, keepdim=True))
+        found[name] = weights, change - (weights * change).sum(-1, keepdim=True)
     with torch.enable_grad():
         result = results(call.func(*args, **call.kwargs))[0]
     gradients = torch.autograd.grad(result, list(leaves.values()), gradient)
-    found |= {name: leaf.detach() * own for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}
-    return {name: effect.abs() for name, effect in found.items()}
+    return found | {name: (leaf.detach(), own) for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}
 
 
-def _least(target: Target, effect: torch.Tensor) -> Iterator[tuple[Part, torch.Tensor]]:
-    """Yield where a quarter of the effects are least: of elements, each dimension's indices, and a factor's tiles."""
-    found = [("the least elements", _quarter(effect))]
+def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iterator[tuple[Part, torch.Tensor]]:
+    """Yield where a quarter of the effects are least: of elements, each dimension's indices, and a factor's tiles.
+
+    Of the elements it leaves out the quarter with the largest magnitudes of gradients.
+    """
+    least = _quarter(effect)
+    found = [("the least elements", least & ~_quarter(torch.where(least, 1.0 / gradient, 0.0)))]
     for dim in range(effect.ndim):
         least = _quarter(effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True))
         found.append((f"the least of dimension {dim}", least))
