@@ -288,6 +288,19 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     assert "product 1 (mm) in tf32" in capped.message
 
 
+@pytest.mark.parametrize(("accepted", "found"), [(("one", ""), ""), (("", "one"), ""), (("one", "one"), "one")])
+def test_another_draws_output_must_be_accepted_on_both_sets(
+    monkeypatch: pytest.MonkeyPatch, accepted: tuple[str, str], found: str
+) -> None:
+    """One set accepts the mean of many elements by chance."""
+    asked, told = Unseen(cast(Oracle, SimpleNamespace(fresh_inputs=lambda *_: []))), iter(accepted)
+    monkeypatch.setattr(asked, "_choose", lambda *_: None)
+    monkeypatch.setattr(asked, "_set", lambda _: SimpleNamespace(parts={}))
+    monkeypatch.setattr(asked, "_faults", lambda _: [])
+    monkeypatch.setattr(asked, "_accepting", lambda _: next(told))
+    assert asked.unseen({"seeds": [1, 2], "precision": True}, [])["work"] == found
+
+
 def test_calls_that_take_long_are_tried_though_they_are_small() -> None:
     seconds = {"mul": 1.0, "svd": 2.0, "div": 0.001}
     calls = [TimedCall(name, False, seconds[name]) for name in seconds]
