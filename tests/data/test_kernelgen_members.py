@@ -114,6 +114,21 @@ FORMS = {
         "return self.squared(x) * 2.0",
         head="class Squared(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) ** 2\n",
     ),
+    "buffers": source_of(
+        "rates = torch.arange(dim) * 0.1\nself.register_buffer('cos', rates.cos())\n"
+        "self.register_buffer('later', torch.ones(rows, dim).triu(1).bool(), persistent=False)",
+        "return torch.tanh(x * self.cos).masked_fill(self.later, 0.5)",
+    ),
+    "a buffer that no call uses": source_of(
+        "self.register_buffer('seen', None)\nself.register_buffer('rank', torch.linalg.matrix_rank(torch.eye(dim)))",
+        "return torch.tanh(x)",
+    ),
+    "a function": source_of(
+        "self.scale = 0.5",
+        "y = 3.0\nreturn gated(x, by=self.scale) + gated(x * y)",
+        head="def halves(x):\n    y = x.shape[-1] // 2\n    return x[..., :y], x[..., y:]\n\n\n"
+        "def gated(x, by=2.0):\n    first, second = halves(x)\n    return torch.sigmoid(first) * second * by\n",
+    ),
     "a sequence": source_of(
         "self.net = nn.Sequential(nn.Linear(dim, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, dim))",
         "return torch.sigmoid(self.net(x)) * x",
@@ -243,6 +258,25 @@ REFUSED = {
         "return self.norm(x)",
         NORM.replace("x.pow(2)", "squared(x)") + "\n\ndef squared(x):\n    return x * x\n",
         "defines squared outside",
+    ),
+    "a function with a decorator": (
+        "self.n = dim",
+        "return squared(x)",
+        "@torch.jit.script\ndef squared(x):\n    return x * x\n",
+        "plain ones",
+    ),
+    "a function in itself": ("self.n = dim", "return again(x)", "def again(x):\n    return again(x)\n", "followed"),
+    "a function in a constructor": (
+        "self.n = twice(dim)",
+        "return x * self.n",
+        "def twice(n):\n    return 2 * n\n",
+        "twice",
+    ),
+    "a buffer that is drawn in a way that is not known": (
+        "self.register_buffer('w', torch.linalg.qr(torch.randn(dim, dim))[0])",
+        "return x @ self.w",
+        "",
+        "self.w is",
     ),
     "a class of another base": (
         "self.act = Act()",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from cudal1_data.kernelgen.frontend.values import Layer, Module, Symbol, Value, 
 from cudal1_data.kernelgen.ir import Node, walk
 
 _FILLS = re.compile(
-    r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
+    r"(torch\.)?nn\.init\.\w+|init\.\w+_|torch\.manual_seed"
     r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
 )
 """Calls in a constructor that change no tensor's shape or dtype."""
@@ -137,6 +138,11 @@ def _follow(reader: Builds, statement: ast.stmt, scope: dict[str, Value]) -> Non
                     _follow(reader, one, scope)
         case ast.Expr(value=ast.Constant()) | ast.Pass() | ast.Assert():
             pass
+        case ast.Expr(value=ast.Call(func=called, args=[ast.Constant(value=str(name)), made, *_])) if (
+            ast.unparse(called) == "self.register_buffer"
+        ):
+            with suppress(UnsuitableError):  # only a forward pass that uses the buffer must know it
+                attributes[name] = _state(reader, f"{reader.module.name}.{name}", made, scope)
         case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
             _fill(reader, statement, scope)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
@@ -202,14 +208,19 @@ def _assign(reader: Builds, target: ast.expr, value: Value, scope: dict[str, Val
 
 def _member(reader: Builds, name: str, right: ast.expr, scope: dict[str, Value]) -> Value:
     if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute) and right.func.attr == "Parameter":
-        value = reader.value(right.args[0], scope)
-        if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
-            return Node("parameter", (), text=name)
-        if not isinstance(value, Node):
-            raise UnsuitableError(f"{name} is a parameter that is not made from a tensor")
-        leaf = Node("parameter", value.dims, text=name, dtype=value.dtype)
-        return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
+        return _state(reader, name, right.args[0], scope)
     return reader.value(right, scope)
+
+
+def _state(reader: Builds, name: str, made: ast.expr, scope: dict[str, Value]) -> Node:
+    """Return a parameter or buffer, which programs read from the model."""
+    value = reader.value(made, scope)
+    if isinstance(value, float) and ast.unparse(made).startswith("torch.tensor("):
+        return Node("parameter", (), text=name)
+    if not isinstance(value, Node):
+        raise UnsuitableError(f"{name} is a parameter or buffer that is not made from a tensor")
+    leaf = Node("parameter", value.dims, text=name, dtype=value.dtype)
+    return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
 
 
 def _refuse_computed(value: Value, name: str) -> None:

@@ -153,12 +153,14 @@ class _Reader:
                 if isinstance(value, int) and not isinstance(value, bool) and value > 1:
                     self.constants[one.id] = named(value, one.id, self.sizes)
 
-    def bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the value of each parameter of a method."""
+    def bind(
+        self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value], *, of_class: bool = True
+    ) -> dict[str, Value]:
+        """Return the value of each parameter of a method, or of a function outside of classes."""
         given = method.args
         if given.vararg or given.kwarg or method.decorator_list:
             raise UnsuitableError(f"{method.name} has parameters like *args; templates read plain ones")
-        names = [one.arg for one in (*given.posonlyargs, *given.args)][1:]
+        names = [one.arg for one in (*given.posonlyargs, *given.args)][of_class:]
         if len(args) > len(names):
             raise UnsuitableError(f"{method.name} gets {len(args)} arguments and has {len(names)}")
         bound = dict(zip(names, args, strict=False))
@@ -370,6 +372,9 @@ class _Reader:
         match node.func:
             case ast.Name(id=name) if name in scope:
                 return self._called(scope[name], args, named)
+            case ast.Name(id=name) if name in self.functions and not self.building:
+                function = self.functions[name]
+                return self._returned(function, self.bind(function, args, named, of_class=False))
             case ast.Name(id="len"):
                 (one,) = args
                 return one.dims[0] if isinstance(one, Node) else len(parts_of(one))
