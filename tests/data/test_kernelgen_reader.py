@@ -84,7 +84,7 @@ def test_a_reference_in_kernelbench_s_form_runs_as_operators(tmp_path: Path) -> 
 SHAPES = """import torch
 import torch.nn as nn
 
-rows, columns = 6, 8
+rows, columns = 6, 1 << 3
 height, width = columns // 2, 5
 input_shape = (columns, height)
 

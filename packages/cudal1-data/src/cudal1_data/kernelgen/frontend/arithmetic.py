@@ -104,5 +104,7 @@ def _number(op: ast.operator, left: Value, right: Value) -> Value:
             return left // right
         case ast.Pow() if abs(right) < 64:
             return cast("float", left**right)
+        case ast.LShift() if isinstance(left, int) and isinstance(right, int) and 0 <= right < 64:
+            return left << right
         case _:
             raise UnsuitableError(f"the operator {type(op).__name__} is not read; templates read plain arithmetic")
