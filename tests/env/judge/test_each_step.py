@@ -121,6 +121,15 @@ def test_misuse_of_each_step_ends_in_its_own_status_within_the_budgets(judge: Ju
     assert time.monotonic() - began - one.seconds.wait_s < LIMIT_S
 
 
+@pytest.mark.slow
+def test_all_trials_together_have_a_budget_for_imports_and_untimed_calls() -> None:
+    slow = PROGRAM.replace("STEP_NAME", "'constructor'").replace("DEED", "time.sleep(0.8)")
+    with Judge(SETTINGS.model_copy(update={"build_timeout_s": 4.0, "warmup_timeout_s": 4.0})) as judge:
+        one = judge.evaluate(TASK, f"import time\ntime.sleep(3.0)\n{slow}", precision="report")
+    assert one.status is Status.TIMEOUT, one.message
+    assert "of all trials" in one.message
+
+
 @pytest.mark.parametrize("deed", DEEDS)
 def test_work_outside_of_calls_gains_nothing(judge: Judge, deed: str) -> None:
     began = time.monotonic()

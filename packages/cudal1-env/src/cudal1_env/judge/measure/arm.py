@@ -78,14 +78,17 @@ class Arm:
         self._withheld = False
         self._untimed_s = settings.warmup_timeout_s
         """Seconds left for the constructor and all untimed calls together."""
+        self.prepared_s = 0.0
+        """Seconds that import, constructor and untimed calls took."""
 
     # --- slow phases -------------------------------------------------------------------------------------------
 
     def build(self, source: str) -> None:
         """Import the program."""
-        limit = self.settings.build_timeout_s
+        limit, began = self.settings.build_timeout_s, time.monotonic()
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
+        self.prepared_s += time.monotonic() - began
 
     def precompile(self, seed: int, *, slowly: bool) -> None:
         """Construct the model and call it once on made-up inputs outside the judge's memory; close the arm then.
@@ -352,7 +355,9 @@ class Arm:
         try:
             return self._ask(message, fds, self._untimed_s, _CALL_ERRORS, what)
         finally:
-            self._untimed_s -= time.monotonic() - began
+            taken_s = time.monotonic() - began
+            self._untimed_s -= taken_s
+            self.prepared_s += taken_s
 
     def _ask(
         self, message: wire.Message, fds: list[int], timeout_s: float, errors: dict[str, Status], what: str

@@ -57,6 +57,8 @@ class Built:
     """The program's output until its import failed, or in its last trial until its text was withheld."""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
+    prepared_s: float = 0.0
+    """Seconds that imports, constructors and untimed calls of earlier trials took."""
 
 
 class Builder:

@@ -91,6 +91,7 @@ class Trials:
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
         try:
+            check_prepared(built, candidate)
             self._construct(case, pool, seen, reference, candidate)
             seen.trials.append(self._beside(case, pool, seen, reference, candidate))
         except (TaskError, *self._device.faults):
@@ -98,6 +99,7 @@ class Trials:
             raise
         finally:
             built.stderr = candidate.worker.log
+            built.prepared_s += candidate.prepared_s
             reference.close()
             candidate.close()
             built.arm = None
@@ -251,6 +253,17 @@ def _stated(seen: Seen) -> list[TrialSamples]:
     """Return the samples that a record states: scaled by the reference share of all trials together."""
     share = reference_share([trial.alone for trial in seen.trials], allowed=seen.trials[0].allowed)
     return [trial.samples.scaled_reference(share) for trial in seen.trials]
+
+
+def check_prepared(built: Built, candidate: Arm) -> None:
+    """Raise `Fault` if earlier trials spent the budget of all imports, constructors and untimed calls.
+
+    So a program holds the device for a bounded time, however many trials it needs.
+    """
+    limit_s = candidate.settings.build_timeout_s + candidate.settings.warmup_timeout_s
+    if built.prepared_s > limit_s:
+        text = "imports, constructors and untimed calls of all trials"
+        raise Fault(Status.TIMEOUT, f"{text} took {built.prepared_s:.3g} s; at most {limit_s:g} s are allowed")
 
 
 def confirmed(trials: Sequence[TrialSamples]) -> bool:
