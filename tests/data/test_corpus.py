@@ -463,10 +463,12 @@ def test_a_build_names_the_tasks_that_get_no_kernels(tmp_path: Path, capsys: pyt
     )
     tail = "\n\n\ndef get_inputs():\n    return [torch.randn(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n"
     (tmp_path / "plain.py").write_text(f"{head}torch.exp(x) * 2{tail}")
-    (tmp_path / "called.py").write_text(f"{head}twice(x){tail}\n\ndef twice(x):\n    return x + x\n")
+    (tmp_path / "called.py").write_text(f"{head}(lambda y: y + y)(x){tail}")
     assert main(["corpus", "build", str(tmp_path / "pairs.jsonl"), str(tmp_path), "--per-task", "8"]) == 0
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out")]
-    assert told == ["left out: kernels for file/called: 'twice' is called; templates read calls of functions by name"]
+    (line,) = told
+    assert line.startswith("left out: kernels for file/called: '")
+    assert line.endswith("' is called; templates read calls of functions by name")
 
 
 def test_an_export_has_a_file_for_each_split(pairs: list[Pair], tmp_path: Path) -> None:
