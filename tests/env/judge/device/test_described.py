@@ -1,4 +1,4 @@
-"""Whatever a worker describes, the judge finds a broken contract or an output that its arithmetic can hold."""
+"""However a worker describes its outputs, the judge finds a broken contract or outputs that its arithmetic can hold."""
 
 from __future__ import annotations
 
