@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cudal1_data import load_suite
 from cudal1_env.campaigns.replay import replay
-from cudal1_env.errors import SandboxError, TaskError
+from cudal1_env.errors import SandboxError, TaskError, TooLargeError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
@@ -225,6 +225,24 @@ def test_what_limits_rewards_above_1_is_searched_once_after_measuring(
         assert [op for _, op in steps[: searches[0]]].count("measured") == 2
     else:
         assert not searches
+
+
+def test_a_search_that_lacks_memory_is_repeated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "rewarded_low", lambda *given: 2.0)
+    open_pools, ask = list[int](), Pool.recurrence
+
+    def short(self: Pool) -> tuple[int, list[int], list[int]]:
+        open_pools.append(len(judge._pools))
+        if len(judge._pools) > 1:
+            raise TooLargeError("no room")
+        return ask(self)
+
+    monkeypatch.setattr(Pool, "recurrence", short)
+    with Judge(QUICK) as judge:
+        found = judge.evaluate_many([(ADD, FAST), (OTHER_ADD, FAST)])
+    assert [one.status for one in found] == [Status.CORRECT] * 2
+    assert open_pools[:3] == [2, 2, 2], "both side by side, then the first again"
+    assert 1 in open_pools
 
 
 @pytest.mark.slow

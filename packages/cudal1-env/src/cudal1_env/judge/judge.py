@@ -375,7 +375,7 @@ class Judge(ByEach):
         if pool.closed:
             pool = self._pools.take(case, seed)
         self._pools.allot(pool)  # the others may have grown
-        others = [key for key, one in self._pools.items() if one is not pool]
+        others = len(self._pools) > 1
         try:
             verdict = self._measure(built, pool)
             status = verdict.evaluation.status
@@ -384,9 +384,7 @@ class Judge(ByEach):
         except (NoRoomError, TooLargeError) as error:
             if not others:
                 raise too_large(case, error) from error
-        for key in others:
-            self._pools.retire(key)
-        self._pools.allot(pool)
+        self._pools.retire_others(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
             alone = Built(again)
@@ -436,8 +434,7 @@ class Judge(ByEach):
         try:
             constant_bytes, doubts = self._searched(case, pool)
         except (NoRoomError, TooLargeError):
-            for key in [key for key, one in self._pools.items() if one is not pool]:
-                self._pools.retire(key)
+            self._pools.retire_others(pool)
             try:
                 constant_bytes, doubts = self._searched(case, pool)
             except (NoRoomError, TooLargeError) as error:
@@ -467,6 +464,7 @@ class Judge(ByEach):
         leased = sharing(core_name(self.core), *self.device.locks)
         with leased as (_, waited), case.watch.phase("lease"), self.device.faults_named():
             case.watch.add("wait", waited)
+            pool.sets(0, 1)  # a pool that was opened again knows neither weights nor errors yet
             found = pool.recurrence()[0], [] if case.is_sound else pool.doubts()
             pool.rest()
         return found

@@ -170,3 +170,9 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         if pool is not None:
             pool.close()
             self.disclosed[pool.secrets.commitment] = pool.secrets.seed.hex()
+
+    def retire_others(self, pool: Pool) -> None:
+        """Retire all pools but one, which gets their memory."""
+        for key in [key for key, one in self.items() if one is not pool]:
+            self.retire(key)
+        self.allot(pool)

@@ -11,15 +11,18 @@ import contextlib
 import os
 
 from cudal1_worker.sandbox import libc, namespaces
-from cudal1_worker.sandbox.spec import NOBODY, Report, Spec
+from cudal1_worker.sandbox.spec import Report, Spec
 
 _LAST_CAPABILITY = 63
 
 
 def unreachable(spec: Spec) -> str | None:
-    """Return the first readable folder that `NOBODY` cannot enter, or None. Call it as root, after the mounts."""
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
+    """Return the first readable folder that the worker's user cannot enter, or None.
+
+    Call it as root, after the mounts.
+    """
+    os.setegid(spec.user)
+    os.seteuid(spec.user)
     try:
         return next(
             (
@@ -40,7 +43,9 @@ def drop(spec: Spec, report: Report) -> None:
     if root and "unprivileged-uid" in spec.layers:
         with report.entering("unprivileged-uid"):
             if blocked := unreachable(spec):
-                raise OSError(f"{blocked} is not readable for uid {NOBODY}; install Python where all users can read it")
+                raise OSError(
+                    f"{blocked} is not readable for uid {spec.user}; install Python where all users can read it"
+                )
             os.setgroups([])
             if spec.build_dir is not None and "mount-namespace" not in report.entered:
                 give(spec.build_dir, spec.user)
