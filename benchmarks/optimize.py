@@ -5,8 +5,8 @@
 
 On a GPU the modules are larger (`GPU_SIZES`), because calls of the examples' sizes are too short there.
 
-The endpoint is a server in this script. It answers requests with the programs in benchmarks/optimize_answers and a text
-without a program, in turn; it ignores the prompt. The results file has a line for each command: its record.
+The endpoint is a server in this script. It answers requests with the device's programs in benchmarks/optimize_answers
+and a text without a program, in turn; it ignores the prompt. The results file has a line for each command: its record.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ GPU_SIZES = {
 """Constants of the modules on a GPU."""
 
 
-def answers_for(name: str) -> list[str]:
-    """Return the endpoint's answers for a module, in order."""
-    programs = sorted((ROOT / "benchmarks" / "optimize_answers").glob(f"{name}_*.py"))
+def answers_for(name: str, device: str) -> list[str]:
+    """Return the endpoint's answers for a module on a device, in order."""
+    programs = sorted((ROOT / "benchmarks" / "optimize_answers" / device).glob(f"{name}_*.py"))
     found = [f"## Code\n```python\n{path.read_text(encoding='utf-8')}```\n" for path in programs]
     return [*found, "I would fuse the loops."]
 
@@ -104,7 +104,7 @@ def main() -> None:
     asked = parser.parse_args()
     for source in asked.sources:
         for name in asked.modules:
-            with tempfile.TemporaryDirectory() as folder, endpoint(answers_for(name)) as url:
+            with tempfile.TemporaryDirectory() as folder, endpoint(answers_for(name, asked.device)) as url:
                 used = url if source == "endpoint" else None
                 record = optimised(name, Path(folder), asked.budget, asked.device, used)
             print(f"{name}, {source}: {record.get('message')}", flush=True)

@@ -15,9 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cudal1_agent.optimize.loading import configuration_of, load_file, returned
 
-_COPIES = 20
-_SIDE = 768
-"""Rows and columns of the matrices whose product measures the rate of arithmetic."""
+_REPEATS = 20
+_IN_A_ROW = {"cpu": 1, "cuda": 10}
+_SIDE = {"cpu": 768, "cuda": 4096}
+"""Rows and columns of the matrices whose product measures the rate of arithmetic, by device."""
 _FEW = 16_384
 """Elements whose exponentials measure the rate of functions; they fit into a core's cache."""
 _TRANSCENDENTAL = frozenset(
@@ -117,17 +118,19 @@ def _check_calls(model: torch.nn.Module, inputs: list[Any], device: str) -> list
     return outputs
 
 
-def _best_ms(call: Callable[[], object], device: str, times: int) -> float:
-    best = float("inf")
-    for _ in range(times):
+def _best_ms(call: Callable[[], object], device: str) -> float:
+    """Return the shortest time of a call; on a GPU of calls in a row, so that starting them is hidden."""
+    calls, best = _IN_A_ROW[device], float("inf")
+    for _ in range(_REPEATS):
         if device == "cuda":
             torch.cuda.synchronize()
         began = time.perf_counter()
-        call()
+        for _ in range(calls):
+            call()
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - began)
-    return best * 1e3
+    return best * 1e3 / calls
 
 
 class _Functions(TorchDispatchMode):
@@ -153,14 +156,15 @@ def _bounds(moved_bytes: int, flops: int, functions: int, device: str) -> tuple[
     torch.set_num_threads(1)
     half = torch.zeros(max(moved_bytes // 2, 1), dtype=torch.uint8, device=device)
     other = torch.ones_like(half)
-    bytes_ms = _best_ms(lambda: other.copy_(half), device, _COPIES)
+    bytes_ms = _best_ms(lambda: other.copy_(half), device)
     flops_ms = 0.0
     if flops:
-        square = torch.randn(_SIDE, _SIDE, device=device)
-        flops_ms = flops / (2 * _SIDE**3) * _best_ms(lambda: square @ square, device, _COPIES)
+        side = _SIDE[device]
+        square = torch.randn(side, side, device=device)
+        flops_ms = flops / (2 * side**3) * _best_ms(lambda: square @ square, device)
     if functions and device == "cpu":
         few, result = torch.randn(_FEW), torch.empty(_FEW)
-        flops_ms += functions / _FEW * _best_ms(lambda: torch.exp(few, out=result), device, _COPIES)
+        flops_ms += functions / _FEW * _best_ms(lambda: torch.exp(few, out=result), device)
     return bytes_ms, flops_ms
 
 
