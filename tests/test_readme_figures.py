@@ -52,8 +52,12 @@ def from_templates(lines: list[Line]) -> list[str]:
 def unseen_tasks(lines: list[Line]) -> list[str]:
     answers = [line for line in lines if line["event"] == "answer"]
     assert all(line["own"] for line in answers if line["correct"]), "a correct answer is a copy"
-    unjudged = sum(line["status"] == "unjudged" for line in answers)
-    return [str(sum(line["correct"] for line in answers)), str(len(answers)), str(unjudged)]
+    return [str(sum(line["correct"] for line in answers)), str(len(answers))]
+
+
+def optimized(lines: list[Line]) -> list[str]:
+    winner = lines[-1]["winner"]
+    return [f"{winner[one]['point']:.2f}" for one in ("confirmed", "against_strongest")]
 
 
 def published(lines: list[Line]) -> list[str]:
@@ -99,6 +103,7 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "six published programs one after the other": seconds_of_six,
     "KernelBench's 250 references": from_templates,
     "unseen generated tasks": unseen_tasks,
+    "`cudal1-agent optimize` on a focal loss": optimized,
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
 }
