@@ -9,12 +9,15 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cudal1_env.campaigns.replay import replay
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.batch import BatchJudge
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.workers import lease as leases
@@ -182,20 +185,25 @@ def test_a_program_that_is_too_slow_alone_is_a_timeout() -> None:
         assert time.monotonic() - began > 1.0, "beside others, then alone"
 
 
-def test_a_program_that_was_late_when_precompiled_is_tried_once_more_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = list[bool]()
+def test_a_program_that_compiles_quickly_starts_one_worker_and_may_say_why_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forked = list[str]()
+    fork = Builder.fork
 
-    def noting(builder: Builder, built: Built, pool: Pool) -> Evaluation:
-        judged.append(built.arm is None)
-        return judge_correct(builder, built, pool)
+    def noting(self: Builder, case: Case, *args: Any, **named: Any) -> tuple[Arm, Path | None]:
+        forked.append(case.precision)
+        return fork(self, case, *args, **named)
 
-    monkeypatch.setattr("cudal1_env.judge.judge.judge_correct", noting)
-    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=1.0)) as one:
-        began = time.monotonic()
-        [found] = one.evaluate_many([(ADD, "# triton\n" + slow(60.0))], precision="correct")
-        assert found.status is Status.TIMEOUT, found.message
-        assert judged == [True], "alone"
-        assert 2.0 < time.monotonic() - began < 20.0, "each of two calls has a limit"
+    monkeypatch.setattr(Builder, "fork", noting)
+    fails = candidate("return no_such_name", top="# triton")
+    with Judge(JudgeSettings(device="cpu")) as one:
+        [found] = one.evaluate_many([(ADD, fails)], precision="correct")
+        assert found.status is Status.RUNTIME_ERROR
+        assert found.message.startswith("an untimed call failed: NameError: name 'no_such_name'")
+        timed = one.evaluate(ADD, fails)
+    assert timed.status is Status.RUNTIME_ERROR
+    assert forked == ["correct", "training", "training"], "a timed verdict has a precompilation"
 
 
 @pytest.mark.usefixtures("leases_of_its_own")

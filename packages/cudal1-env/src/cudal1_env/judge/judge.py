@@ -25,7 +25,7 @@ from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
-from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.measure.record import Verdict, limited, printable
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
@@ -268,7 +268,7 @@ class Judge(ByEach):
         """Start precompiling a program and its task's baselines, except those in `begun`."""
         for one in [case, *self._extras.unknown(case)]:
             key = (one.task.source, one.source)
-            if compiles(one.source) and key not in begun:
+            if is_precompiled(one) and key not in begun:
                 begun[key] = executor.submit(self._builder.precompilations.keep, one, pool)
 
     def retire(self) -> dict[str, str]:
@@ -331,8 +331,6 @@ class Judge(ByEach):
         if precompiled and (case.task.source, case.source) in precompiled:
             precompiled[case.task.source, case.source].result()
         self._builder.precompilations.keep(case, pool)
-        if self._builder.precompilations.was_late(case):  # beside others it would be late again: alone decides
-            return Built(case)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)

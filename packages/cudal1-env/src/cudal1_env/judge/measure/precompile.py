@@ -1,10 +1,11 @@
 """Precompilation: programs compile before the judge leases a device for them (decision 010).
 
 A program whose text names a compiler is imported, constructed and called once on private inputs, under a shared lease;
-all its arms start with the compiled files. Only a failed import affects the verdict. A program that names nvcc, which
-takes longest, is first imported and constructed in a worker without GPU and lease, in which torch reports a GPU as
-available (`cudal1_worker.preload.pretend_gpu`). If the shared lease must give way, the program compiles the rest under
-its own exclusive lease.
+all its arms start with the compiled files. Only a failed import affects the verdict. At `correct` precision, which has
+one arm and times nothing, only programs of slow compilers are precompiled; others compile in their own first call. A
+program that names nvcc, which takes longest, is first imported and constructed in a worker without GPU and lease, in
+which torch reports a GPU as available (`cudal1_worker.preload.pretend_gpu`). If the shared lease must give way, the
+program compiles the rest under its own exclusive lease.
 """
 
 from __future__ import annotations
@@ -54,8 +55,6 @@ class Precompilation:
     stderr: str = ""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
-    late: bool = False
-    """Whether that call did not end in time."""
 
 
 def compiles(source: str) -> bool:
@@ -73,6 +72,11 @@ def _compiles_slowly(source: str) -> bool:
     return compiles_by_torch(source) or _BY_NVCC.search(source) is not None
 
 
+def is_precompiled(case: Case) -> bool:
+    """Return whether a program is precompiled for a verdict."""
+    return _compiles_slowly(case.source) if case.precision == "correct" else compiles(case.source)
+
+
 class Precompilations:
     """Precompiles programs. Several threads may call it."""
 
@@ -87,7 +91,7 @@ class Precompilations:
         By default a shared lease is taken.
         """
         key = (case.task.source, case.source)
-        if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
+        if key not in self._kept and is_precompiled(case) and self._builder.too_long(case) is None:
             precompilation = self._found(case) or self._made(case, pool, hold)
             with self._lock:
                 old = [self._kept.pop(key)] if key in self._kept else []  # another thread precompiled it, too
@@ -103,14 +107,9 @@ class Precompilations:
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
-        if known is not None or not compiles(case.source):
+        if known is not None or not is_precompiled(case):
             return known
         return self._found(case) or (None if leased else self._made(case, pool, None))
-
-    def was_late(self, case: Case) -> bool:
-        """Return whether a precompilation of the program is kept whose call did not end in time."""
-        known = self._kept.get((case.task.source, case.source))
-        return known is not None and known.late
 
     def _found(self, case: Case) -> Precompilation | None:
         """Return an earlier precompilation from the build store."""
@@ -175,7 +174,7 @@ class Precompilations:
         hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
         kept: Path | None = None
-        note, lost, late = "", False, False
+        note, lost = "", False
         try:
             try:
                 arm.build(case.source)
@@ -185,7 +184,7 @@ class Precompilations:
                 try:
                     arm.precompile(private_seed(), slowly=_compiles_slowly(case.source))
                 except Fault as error:
-                    note, lost, late = error.message, error.status in _LOST, error.status is Status.TIMEOUT
+                    note, lost = error.message, error.status in _LOST
             if not lost and (fault is None or blind):
                 with contextlib.suppress(Fault):  # for example killed for its memory
                     arm.freeze()
@@ -193,4 +192,4 @@ class Precompilations:
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Precompilation(fault, kept, stderr=arm.worker.log, note=note, late=late)
+        return Precompilation(fault, kept, stderr=arm.worker.log, note=note)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.oracle.pool import Pool, private_seed
 from cudal1_env.judge.oracle.state import match
@@ -26,11 +26,11 @@ def construct(
     """Construct the candidate's model and match its state.
 
     Before the first trial of an evaluation, the candidate is constructed and called once on inputs and weights drawn
-    for it alone; messages may show its text until then. (Programs that compile were called so during precompilation.)
+    for it alone; messages may show its text until then. (Precompiled programs were called so then.)
     Afterwards its text is withheld, because the task's later candidates receive the same secrets. `alone` is held
     during the call, in which a program may choose its fastest kernels.
     """
-    if not seen.trials and case.role == "candidate" and not compiles(case.source):
+    if not seen.trials and case.role == "candidate" and not is_precompiled(case):
         candidate.construct(private_seed())
         inputs = pool.private_inputs()
         with alone:
