@@ -18,7 +18,7 @@ from cudal1_agent.run.folder import TRAINED_ON_TEST
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer
-from cudal1_agent.train import train
+from cudal1_agent.train import dry_run, train
 from cudal1_env import Archive
 from doubles.training import HashEvaluator, suite
 
@@ -97,6 +97,7 @@ def test_a_chat_model_goes_through_the_stages(
     assert all("You are an expert" in prompt for prompt in asked)
 
     shutil.rmtree(model)
+    assert "phases: seeds, contrast" in dry_run(settings, tmp_path / "fork", origin=(run_dir, "sft"))
     fork = train(
         with_flags(settings, {"seed": 1}),
         tmp_path / "fork",

@@ -266,9 +266,10 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, ForkPoint]
     tasks = tasks_of(settings, device, notify=progress.line)
     if tasks.overlaps:
         progress.line(overlap_text(tasks))
-    needed = room_for(settings, run_dir, settings.model, use_cpu=stays_on_cpu(settings))
-    if settings.model is not None:
-        check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+    model = next_model(settings, run_dir if origin is None else origin[0])
+    needed = room_for(settings, run_dir, model, use_cpu=stays_on_cpu(settings))
+    if model is not None:
+        check_model(model, settings, tasks, prompt_builder(model, settings.prompt, device))
     check_stream(settings, tasks, device)
     names = [phase.name for phase in phases(settings, run_dir)]
     if origin is not None:
