@@ -54,3 +54,8 @@ def test_names_that_trade_places_are_another_skeleton() -> None:
 def test_what_is_no_python_has_its_numbers_masked() -> None:
     assert skeleton_hash("no (python 1") == skeleton_hash("no (python 22")
     assert skeleton_hash("no (python 1") != skeleton_hash("no (snake 1")
+
+
+def test_comments_end_at_the_end_of_the_text_at_the_latest() -> None:
+    assert skeleton_hash("k = 'f(a); /* one'") == skeleton_hash("k = 'f(a); /* /* two'")
+    assert skeleton_hash("k = 'f(a); /* one'") != skeleton_hash("k = 'f(b); /* one'")

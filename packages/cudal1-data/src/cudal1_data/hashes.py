@@ -76,12 +76,14 @@ def skeleton_hash(source: str) -> str:
         text = ast.unparse(tree)
     except (BrokenTaskError, MemoryError, RecursionError):
         text, names = source, set[str]()
-    numbered = {name: "" for name in names if not _C_TYPE.fullmatch(name)}
+    wanted = {name for name in names if not _C_TYPE.fullmatch(name)}
+    numbered: dict[str, str] = {}
     parts: list[str] = []
     for token in _TOKEN.findall(text):
-        if token in numbered:
-            numbered[token] = numbered[token] or f"v{sum(map(bool, numbered.values()))}"
-        parts.append(numbered.get(token) or ("#" if token[0].isdigit() else token))
+        if token in wanted:
+            parts.append(numbered.setdefault(token, f"v{len(numbered)}"))
+        else:
+            parts.append("#" if token[0].isdigit() else token)
     return digest("".join(parts))[:16]
 
 
@@ -90,9 +92,9 @@ _TYPES = (
     r"(?:auto|bool|char|double|float\d?|half2?|__half2?|__nv_bfloat162?|int\d?|long|short|unsigned|void|\w+_t|Tensor)"
 )
 _C_TYPE = re.compile(rf"{_TYPES}|const|__restrict__|__launch_bounds__")
-_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _C_NAMES = re.compile(
-    rf"\b(?:{_TYPES}[\s*&]+(?:const\s+)?(?:__restrict__\s+)?)+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)"
+    rf"\b(?:{_TYPES}[\s*&]+(?:const\s+)?(?:__restrict__\s+)?)+(?:__launch_bounds__\([^()]*\)\s*)?([A-Za-z_]\w*)"
     r"|,\s*([A-Za-z_]\w*)\s*=(?!=)"
 )
 """Names that a C++ kernel defines: after a type, or after a comma and with a value."""
