@@ -441,6 +441,12 @@ def test_what_is_no_url_is_refused_at_once(url: str) -> None:
         RemoteEvaluator(url)
 
 
+def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="holds no name or password; put its token into CUDAL1_TOKEN") as error:
+        RemoteEvaluator("http://me:hidden@127.0.0.1:8011")
+    assert "hidden" not in str(error.value)
+
+
 def test_verdicts_are_told_when_the_store_is_full(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as other:
         other.dispatcher.store._db.execute("PRAGMA max_page_count = 1")

@@ -325,6 +325,8 @@ def _parts(url: str) -> urllib.parse.SplitResult:
     Raises:
         SettingsError: It is not a URL that HTTP can reach.
     """
+    if "@" in url.partition("://")[2].partition("/")[0]:  # messages and logs show the URL
+        raise SettingsError(f"the URL of a service holds no name or password; put its token into {TOKEN}")
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
