@@ -178,3 +178,6 @@ def test_the_command_resumes_and_joins_its_parts(
     campaign = Campaign.model_validate_json(capsys.readouterr().out)
     assert (double.judges, len(campaign.outcomes), campaign.outcomes) == (judges, 4, known.outcomes)
     assert joined.read_bytes() == b"".join(out.read_bytes() for out in outs)
+    parts = Parts(join=(outs[0],))
+    assert Redteam(machine=CPU, only=("h14_nan",), repeats=2, out=tmp_path / "part.jsonl", parts=parts).run() == 2
+    assert "2 of 4 evaluations have no verdict in these files; run their parts again" in capsys.readouterr().err

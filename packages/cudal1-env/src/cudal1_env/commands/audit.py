@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from cudal1_env.commands.campaign import Campaign, Machine, Parts
+from cudal1_env.commands.campaign import Campaign, Machine, Parts, is_whole
 from cudal1_env.commands.output import log, plain
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Audit(Campaign):
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
         if self.parts.join:
+            audited = {line.task.name for line in file.lines}
+            is_whole(sum(task.id not in audited for task in suite), len(suite), "tasks")
             return self._conclude(report_of(file.lines), list(suite))
         tasks = part_of(suite, self.parts.part, lambda task: task.id)
         settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.output import log
 from cudal1_env.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ class Parts:
     """Results files of other runs: programs in them are not judged again, and are not copied to `out`."""
     join: Files = ()
     """Judge nothing: copy what `out` lacks from these results files, and report on all."""
+
+
+def is_whole(missing: int, count: int, what: str) -> bool:
+    """Return whether joined files lack nothing; log what they lack."""
+    if missing:
+        log(f"{missing} of {count} {what} have no verdict in these files; run their parts again")
+    return not missing
 
 
 class Campaign:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from cudal1_env.commands.campaign import Campaign, MachineOrService, Parts
+from cudal1_env.commands.campaign import Campaign, MachineOrService, Parts, is_whole
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import MachineError, SettingsError
 
@@ -68,7 +68,10 @@ class Redteam(Campaign):
             )
         file = outcomes_file(self.out, device, known=self.parts.known, join=self.parts.join)
         if self.parts.join:
-            return self._conclude(file.lines, device, skipped)
+            wanted = {(repeat, one.name) for repeat, group in jobs(chosen, self.repeats) for one in group}
+            missing = len(wanted - {(line.repeat, line.program) for line in file.lines})
+            code = self._conclude(file.lines, device, skipped)
+            return code if is_whole(missing, len(wanted), "evaluations") else 2
         settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox)
         known = {(line.repeat, line.program) for line in file.known}
         groups = part_of(jobs(chosen, self.repeats), self.parts.part)

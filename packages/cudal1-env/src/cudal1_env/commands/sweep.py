@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts
+from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts, is_whole
 from cudal1_env.commands.output import describe, details, log, plain
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class Sweep(Campaign):
         )
         if self.parts.join:
             lines = joined(found.programs, file)
-            if len(lines) < (count := len(found.programs)):
-                log(f"{count - len(lines)} of {count} programs have no verdict in these files; run their parts again")
+            is_whole(len(found.programs) - len(lines), len(found.programs), "programs")
             report = summarise(lines, without=found.without)
             print(report.model_dump_json() if self.json else report.text())
             return 0

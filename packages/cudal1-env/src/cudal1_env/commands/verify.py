@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts
+from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts, is_whole
 from cudal1_env.commands.output import describe, log, plain
 from cudal1_env.errors import SettingsError
 
@@ -88,6 +88,8 @@ class Verify(Campaign):
             self.out, device=device, precision=self.measurement.precision, known=self.parts.known, join=self.parts.join
         )
         if self.parts.join:
+            missing = sum(program_of(pair).key not in file.programs for pair in chosen)
+            is_whole(missing, len(chosen), "pairs")
             return self._counted(file.programs.values())
         if file.programs:
             log(f"known verdicts: {len(file.programs)}; they are not judged again")
