@@ -197,7 +197,7 @@ def test_a_program_that_compiles_quickly_starts_one_worker_and_may_say_why_it_fa
 
     monkeypatch.setattr(Builder, "fork", noting)
     fails = candidate("return no_such_name", top="# triton")
-    with Judge(JudgeSettings(device="cpu")) as one:
+    with Judge(JudgeSettings(device="cpu", build_store_bytes=0)) as one:
         [found] = one.evaluate_many([(ADD, fails)], precision="correct")
         assert found.status is Status.RUNTIME_ERROR
         assert found.message.startswith("an untimed call failed: NameError: name 'no_such_name'")

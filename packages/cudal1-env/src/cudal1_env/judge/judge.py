@@ -278,8 +278,7 @@ class Judge(ByEach):
             Seed (hex) by commitment, for records that hold only the commitment.
         """
         with self._lock:
-            for key in list(self._pools):
-                self._pools.retire(key)
+            self._pools.retire(*self._pools)
             return dict(self._pools.disclosed)
 
     def take_disclosed(self) -> dict[str, str]:

@@ -132,6 +132,9 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         An oracle that ran out of memory while others started is started once more, alone.
         """
         missing = {pool_key(*one): one for one in wanted if self.kept(*one) is None}
+        kept = {pool_key(*one) for one in wanted}
+        others = [key for key in self if key not in kept]
+        self.retire(*others[: max(0, len(self) + len(missing) - self._settings.max_pools)])
         begun = {key: executor.submit(self.new, *one) for key, one in missing.items()}
         wait(begun.values())
         refused: dict[tuple[str, str], TaskError] = {}
@@ -164,15 +167,16 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
                 return
             self.retire(next(iter(self)))
 
-    def retire(self, key: tuple[str, str]) -> None:
-        """Close a pool, if it is open, and disclose its seed."""
-        pool = self.pop(key, None)
-        if pool is not None:
+    def retire(self, *keys: tuple[str, str]) -> None:
+        """Close pools, as far as they are open, and disclose their seeds; their oracles die at the same time."""
+        pools = [self.pop(key) for key in keys if key in self]
+        for pool in pools:
+            pool.oracle.worker.interrupt()
+        for pool in pools:
             pool.close()
             self.disclosed[pool.secrets.commitment] = pool.secrets.seed.hex()
 
     def retire_others(self, pool: Pool) -> None:
         """Retire all pools but one, which gets their memory."""
-        for key in [key for key, one in self.items() if one is not pool]:
-            self.retire(key)
+        self.retire(*[key for key, one in self.items() if one is not pool])
         self.allot(pool)
