@@ -65,7 +65,9 @@ def test_a_neighbour_that_takes_all_memory_harms_itself_only(judge: Judge) -> No
     assert [one.status for one in found[1:]] == [Status.CORRECT] * 7
 
 
-@pytest.mark.parametrize("top", ["", "torch.zeros(1, device='cuda')", "# torch.compile"], ids=["plain", "import", "compiles"])
+@pytest.mark.parametrize(
+    "top", ["", "torch.zeros(1, device='cuda')", "# torch.compile"], ids=["plain", "import", "compiles"]
+)
 def test_an_exclusive_lease_of_a_gpu_waits_for_less_than_ten_seconds(judge: Judge, top: str) -> None:
     task = load_task(TASK, device="cuda")
     judge.evaluate(task, program(), precision="correct")
