@@ -178,8 +178,8 @@ def test_templates_write_programs_that_run_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_the_share_for_confirming_is_kept_from_the_search() -> None:
-    assert Budget(100.0, 1).search_s == pytest.approx(60.0, abs=1)
-    assert Budget(3600.0, 1).search_s == pytest.approx(3450.0, abs=1)
+    assert Budget(100.0, 1).search_s == pytest.approx(55.0, abs=1)
+    assert Budget(3600.0, 1).search_s == pytest.approx(3445.0, abs=1)
     with pytest.raises(OverError), Budget(0.0, 1).within(0.0):
         json.dumps("never")
 

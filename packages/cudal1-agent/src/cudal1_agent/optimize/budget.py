@@ -13,6 +13,8 @@ CONFIRMING_SHARE = 0.4
 """Share of the time that is reserved for confirming, at most `CONFIRMING_S`."""
 CONFIRMING_S = 150.0
 """Seconds that confirming takes on a busy machine: three evaluations at `report` precision, and the drop-in's times."""
+_CLOSING_SHARE, _CLOSING_S = 0.05, 5.0
+"""Share of the time that is reserved for stopping the judge and writing the folder, at most that many seconds."""
 
 
 class OverError(Exception):
@@ -24,7 +26,7 @@ class Budget:
 
     >>> budget = Budget(100.0, 8)
     >>> round(budget.left_s), round(budget.search_s), budget.candidates
-    (100, 60, 8)
+    (95, 55, 8)
     """
 
     def __init__(self, seconds: float, candidates: int) -> None:
@@ -40,8 +42,8 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left in total."""
-        return self.seconds - self.spent_s
+        """Seconds that are left until the end, apart from closing."""
+        return self.seconds - self.spent_s - min(_CLOSING_SHARE * self.seconds, _CLOSING_S)
 
     @property
     def search_s(self) -> float:
