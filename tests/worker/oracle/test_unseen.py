@@ -55,6 +55,7 @@ SHOWN = {
     "a logarithm of a sum by hand": "x.amax(-1) + (x - x.amax(-1, keepdim=True)).exp().sum(-1).log()",
     "places of maxima": "t.gather(1, big.view(64, -1).max(-1).indices[:, None] % 64) + t",
     "a scale that has a least value": "x / x.amax(-1, keepdim=True).clamp(min=1e-8)",
+    "products of complex numbers": "torch.view_as_real(torch.complex(x, t) @ torch.complex(w, t))",
 }
 UNSEEN = {
     "few largest places": "(x[:4] @ w).argmax(-1)",
@@ -63,6 +64,7 @@ UNSEEN = {
         "(x @ w) * torch.where(torch.arange(64) % 5 < 3, 1e-3, 1.0) + torch.cos(4000 * t) * (torch.arange(64) % 5 < 3)"
     ),
     "the first of two": "torch.cat([(x @ w) * 1e-4 + torch.cos(4000 * t), x @ w], -1)",
+    "complex numbers": "(torch.complex(x, t) @ torch.complex(w, t)).abs() * 1e-3 + torch.cos(4000 * t)",
 }
 LEFT_OUT = {
     "a branch within a rounding": ("x + 2e-8 * (x @ w)", "step 1 (mm)"),

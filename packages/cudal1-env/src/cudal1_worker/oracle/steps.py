@@ -19,11 +19,14 @@ LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float32: ("tf32", "bfloat16", "float16"),
     torch.float16: ("float8",),
     torch.bfloat16: ("float8",),
+    torch.complex64: ("tf32", "bfloat16", "float16"),
+    torch.complex128: ("float32",),
 }
 """Precisions below a product's own, to which its factors are rounded; sums stay in its own."""
 OTHERS: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
     torch.float32: ("bfloat16", "float16"),
+    torch.complex64: ("bfloat16", "float16"),
 }
 """Precisions to which operands and results of other steps are rounded, because storing these in them would save time.
 Hardware has TF32 and float8 only for factors."""
@@ -131,9 +134,8 @@ class Call:
 
     @cached_property
     def operands(self) -> list[torch.Tensor]:
-        """The call's floating-point tensors."""
-        values = [*self.args, *self.kwargs.values()]
-        return [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        """The call's floating-point and complex tensors."""
+        return [one for one in (*self.args, *self.kwargs.values()) if _floating(one)]
 
     @cached_property
     def kind(self) -> str | None:
@@ -276,13 +278,12 @@ class Call:
         if self.func._schema.is_mutable:  # the call must write to the given tensor
             return self._rounded(lambda x: x.to(own).to(x.dtype))
 
-        def narrow(value: Any) -> Any:
-            return value.to(own) if _floating(value) else value
+        def to(value: Any, dtype: torch.dtype) -> Any:
+            dtype = dtype.to_complex() if isinstance(value, torch.Tensor) and value.is_complex() else dtype.to_real()
+            return value.to(dtype) if _floating(value) else value
 
-        def wide(value: Any) -> Any:
-            return value.to(self.dtype) if _floating(value) else value
-
-        return tree_map(wide, self.func(*tree_map(narrow, self.args), **tree_map(narrow, self.kwargs)))
+        args, kwargs = tree_map(lambda value: to(value, own), (self.args, self.kwargs))
+        return tree_map(lambda value: to(value, self.dtype), self.func(*args, **kwargs))
 
     # --- parts of the terms ---
 
@@ -359,6 +360,8 @@ def rounded(x: torch.Tensor, to: str) -> torch.Tensor:
         to: `tf32` (10 explicit significand bits, ties away from zero, as the hardware rounds factors); `float8`
             (e4m3, scaled so that the largest magnitude is 448); or the name of a torch dtype.
     """
+    if x.is_complex():
+        return torch.view_as_complex(rounded(torch.view_as_real(x.resolve_conj()), to))
     if to == "tf32":
         bits = x.float().contiguous().view(torch.int32)
         return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(x.dtype)
@@ -374,4 +377,4 @@ def _rounding(to: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
