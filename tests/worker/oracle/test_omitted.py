@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 from cudal1_worker.oracle.dependence import Target, _least, _of_operands, _without_gradient
-from cudal1_worker.oracle.omitted import by_halves, in_eight_bits, of_a_sample, operands, ways, without
+from cudal1_worker.oracle.omitted import (
+    between_neighbours,
+    by_halves,
+    in_eight_bits,
+    of_a_sample,
+    of_large,
+    operands,
+    straightened,
+    ways,
+    without,
+)
 from cudal1_worker.oracle.steps import Call
 
 aten = torch.ops.aten
@@ -117,6 +127,31 @@ def test_a_mask_of_fused_attention_loses_its_least_tiles() -> None:
     value, gradient = _of_operands(call, torch.randn(1, 2, 256, 16))["attn_mask"]
     found = without(call, "attn_mask", least(value * gradient)["the least tiles"])[0]
     torch.testing.assert_close(found, call.func(*call.args, **call.kwargs)[0], rtol=1e-5, atol=1e-7)
+
+
+def test_every_second_index_of_a_smooth_result_follows_from_its_neighbours() -> None:
+    t = torch.arange(128, dtype=torch.float64) / 64
+    call = Call(aten.exp.default, (t[:, None] * torch.ones(3, dtype=torch.float64),), {})
+    found = between_neighbours(call, 0)
+    changed = (found != call.func(*call.args)).any(1).nonzero().flatten().tolist()
+    assert changed == list(range(3, 124, 2))
+    torch.testing.assert_close(found, call.func(*call.args), rtol=1e-7, atol=0.0)
+    assert len(of_large(call, call.func(*call.args))) == 2
+    rough = Call(aten.exp.default, (torch.randn(128, 128),), {})
+    assert len(of_large(rough, rough.func(*rough.args))) == 1
+
+
+def test_a_function_on_a_straight_line_has_its_slope_and_mean() -> None:
+    x = 0.01 * torch.randn(64, 64, dtype=torch.float64)
+    torch.testing.assert_close(straightened(Call(aten.sin.default, (x,), {})), x, rtol=1e-3, atol=1e-6)
+    masked = torch.where(torch.ones(64, 64).triu(1) > 0, -torch.inf, x)
+    found = straightened(Call(aten._softmax.default, (masked, -1, False), {}))
+    torch.testing.assert_close(found, masked.softmax(-1), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(found.sum(-1), torch.ones(64, dtype=torch.float64))
+    q = torch.randn(1, 2, 64, 16)
+    func = aten._scaled_dot_product_flash_attention_for_cpu.default
+    call = Call(func, (0.01 * q, q, torch.randn(1, 2, 64, 16)), {"is_causal": True})
+    torch.testing.assert_close(straightened(call)[0], func(*call.args, **call.kwargs)[0], rtol=0.0, atol=1e-3)
 
 
 def test_only_weights_in_half_precision_are_tested_in_eight_bits() -> None:

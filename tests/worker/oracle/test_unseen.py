@@ -55,6 +55,8 @@ SHOWN = {
     "a logarithm of a sum by hand": "x.amax(-1) + (x - x.amax(-1, keepdim=True)).exp().sum(-1).log()",
     "places of maxima": "t.gather(1, big.view(64, -1).max(-1).indices[:, None] % 64) + t",
     "a scale that has a least value": "x / x.amax(-1, keepdim=True).clamp(min=1e-8)",
+    "a curved function": "torch.sin((x.bfloat16() @ w.bfloat16()) / 8) @ w.bfloat16()",
+    "a function of equal rows": "x[:1].expand(64, 64).exp() + t",
     "products of complex numbers": "torch.view_as_real(torch.complex(x, t) @ torch.complex(w, t))",
 }
 UNSEEN = {
@@ -122,6 +124,27 @@ LEFT_OUT = {
     "a check that always passes": (
         "(lambda h: torch.where(torch.isinf(h).any(), 0 * x, h))(x * t)",
         "(isinf), if it was another call's",
+    ),
+    "a function that hardly curves": (
+        "torch.erfinv((x.bfloat16() @ w.bfloat16()) / 600) @ w.bfloat16()",
+        "(erfinv) on a straight line",
+    ),
+    "a softmax that hardly curves": (
+        "(x.bfloat16() / 20).softmax(-1) @ w.bfloat16()",
+        "(_softmax) on a straight line",
+    ),
+    "attention that hardly curves": (
+        "nn.functional.scaled_dot_product_attention("
+        "*(one.bfloat16().view(1, 1, 64, 64) for one in (x, w, t)), is_causal=True, scale=0.01)",
+        "attention_for_cpu) on a straight line",
+    ),
+    "sums over a grid": (
+        "(-x[:, :1].abs() * torch.arange(512) / 512).exp().mean(-1)",
+        "(exp) with every second index of dimension 1 between its neighbours",
+    ),
+    "sums at the places of a grid": (
+        "(-((torch.arange(256) / 32 - 4)[:, None, None] - x).square()).exp().sum((1, 2))",
+        "with every second index of dimension 0 between its neighbours",
     ),
     "a limit never reached beside values": (
         "x * (9e9 / torch.cat([x, w]).exp()[64:].sum()).clamp(max=1.0) + torch.cat([x, w]).exp()[:64]",

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from cudal1_worker.oracle.calls import Calls, results, tensors
 from cudal1_worker.oracle.models import Mode, as_dtype, copied
-from cudal1_worker.oracle.omitted import TILE, operands
+from cudal1_worker.oracle.omitted import TILE, operands, scores_of
 from cudal1_worker.oracle.steps import Call, Place
 
 if TYPE_CHECKING:
@@ -202,9 +202,7 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[to
         if isinstance(name, int):
             args[name] = leaves[name] = operand.detach().requires_grad_()
             continue
-        q, k, v = call.args[:3]
-        weights = (q @ k.mT * (call.bound["scale"] or q.shape[-1] ** -0.5) + operand).softmax(-1)
-        change = gradient @ v.mT
+        weights, change = scores_of(call).softmax(-1), gradient @ call.args[2].mT
         found[name] = weights, change - (weights * change).sum(-1, keepdim=True)
     with torch.enable_grad():
         result = results(call.func(*args, **call.kwargs))[0]

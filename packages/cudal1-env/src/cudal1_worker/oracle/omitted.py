@@ -2,14 +2,16 @@
 
 Each function executes a call with such a fault: a product's weights in eight bits, a sum from a sample of its terms, a
 norm or a softmax with the statistics of a sample, a product without a part of an operand, a part of a result from
-another call or in lower precision. `unseen` tests most of them in the float64 twin, where no other step errs, because a
-program may do all other steps more accurately than the reference.
+another call or in lower precision, every second index of a smooth result from its neighbours (a grid), a function on a
+straight line (then products before and after it are one, and attention needs no scores). `unseen` tests most of them in
+the float64 twin, where no other step errs, because a program may do all other steps more accurately than the reference.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ _SUMS = (
 )
 """Reductions that a sample of their terms estimates."""
 _MASKS = ("attn_mask", "attn_bias")
+_SMOOTH = 2.0**-6
+"""A result is smooth if its neighbours tell its elements to within this share of themselves."""
 
 
 def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], Any]]]:
@@ -52,6 +56,19 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     return found
 
 
+def of_large(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
+    """Return those that apply only to a call with a large result."""
+    if call.kind is None or not result.is_floating_point():
+        return []
+    found = [
+        (f"with every second index of dimension {dim} between its neighbours", partial(between_neighbours, dim=dim))
+        for dim, size in enumerate(result.shape)
+        if size >= 2 * TILE and _is_smooth(result, dim)
+    ]
+    curved = call.kind == "elementwise" or call.name == "_softmax" or "is_causal" in call.bound
+    return [*found, *([("on a straight line", straightened)] if curved else [])]
+
+
 def in_eight_bits(call: Call) -> Any:
     """Execute a product with its last factor rounded to integers of eight bits, with a scale for each row."""
     args = list(call.args)
@@ -71,6 +88,57 @@ def of_a_sample(call: Call) -> Any:
         at = torch.arange(call.terms, device=args[place].device)
         args[place] = args[place].index_select(dim, at - at // TILE % 2 * TILE)
     return call.func(*args, **call.kwargs)
+
+
+def between_neighbours(call: Call, dim: int) -> Any:
+    """Execute a call and put every second index of a dimension of its result on a cubic through the others."""
+    result = call.func(*call.args, **call.kwargs)
+    second, cubic = _second(tensors(result)[0], dim)
+    second.copy_(cubic)
+    return result
+
+
+def _second(value: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a view of every second index of a dimension, without the ends, and what a cubic through the others has."""
+    lines = value.movedim(dim, -1)
+    others = lines[..., ::2]
+    inner, outer = others[..., 1:-2] + others[..., 2:-1], others[..., :-3] + others[..., 3:]
+    return lines[..., 3 : 2 * others.shape[-1] - 4 : 2], inner / 2 + (inner - outer) / 16  # equal elements stay
+
+
+def _is_smooth(value: torch.Tensor, dim: int) -> bool:
+    second, cubic = _second(value[tuple(slice(None if k == dim else 8) for k in range(value.ndim))], dim)
+    return bool((second - cubic).norm() <= _SMOOTH * second.norm())
+
+
+def straightened(call: Call) -> Any:
+    """Execute a function, a row of a softmax or of attention's weights with its results on a straight line."""
+    fused = "is_causal" in call.bound
+    x = scores_of(call) if fused else call.args[0].clone()
+    result = call.func(*call.args, **call.kwargs)
+    own = tensors(result)[0]
+    dims = [-1] if fused else [call.dim] if call.name in SOFTMAX else list(range(x.ndim))
+    line = _straight(x, x.softmax(-1) if fused else own, dims)
+    own.copy_(line @ call.args[2].to(line.dtype) if fused else line)
+    return result
+
+
+def _straight(x: torch.Tensor, y: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Return the least squares line, and zero where y is zero."""
+    x, y = (torch.where(y != 0.0, one, torch.nan) for one in (x, y))
+    x = x - x.nanmean(dims, keepdim=True)
+    slope = (x * y).nansum(dims, keepdim=True) / (x * x).nansum(dims, keepdim=True)
+    return (y.nanmean(dims, keepdim=True) + slope.nan_to_num(0.0) * x).nan_to_num(0.0)
+
+
+def scores_of(call: Call) -> torch.Tensor:
+    """Return the scores of fused attention, in float32 for half precision."""
+    q, k = (one.float() if one.dtype in HALF else one for one in call.args[:2])
+    scores = q @ k.mT * (call.bound["scale"] or q.shape[-1] ** -0.5)
+    for mask in (call.bound[name] for name in _MASKS if call.bound.get(name) is not None):
+        scores = scores + mask
+    future = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill_(future, -torch.inf) if call.bound["is_causal"] else scores
 
 
 def by_halves(call: Call) -> Any:

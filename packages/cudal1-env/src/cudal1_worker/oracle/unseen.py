@@ -132,6 +132,8 @@ class Unseen:
         """Calls to test, by number."""
         self._long: set[int] = set()
         """Products that take long."""
+        self._large = 0
+        """Number of elements of the largest input."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -169,6 +171,7 @@ class Unseen:
         model, self._tested = self._oracle.models.plain, {}
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
         calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
+        self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
 
@@ -198,7 +201,8 @@ class Unseen:
         if lower:
             change = partial(Call.with_fault, fault=lower)
             faults.append(_Fault(f"{name} in {lower}", change=change, rounds=True, lower=lower))
-        for words, change in omitted.ways(call, kept):
+        large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
+        for words, change in [*omitted.ways(call, kept), *large]:
             faults.append(_Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
         return _Step(
             name, twin, faults, {operand: tuple(one.shape) for operand, one in parted.items()}, call.is_product
