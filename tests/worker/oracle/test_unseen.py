@@ -55,6 +55,9 @@ SHOWN = {
     "a logarithm of a sum by hand": "x.amax(-1) + (x - x.amax(-1, keepdim=True)).exp().sum(-1).log()",
     "places of maxima": "t.gather(1, big.view(64, -1).max(-1).indices[:, None] % 64) + t",
     "a scale that has a least value": "x / x.amax(-1, keepdim=True).clamp(min=1e-8)",
+    "a limit in front of a product": "(x @ w).clamp(-4, 4) @ w",
+    "a limit of half of the elements": "torch.relu(x @ w / 8) @ w",
+    "a limit in front of none": "(x @ w).clamp(-999, 999)",
     "a curved function": "torch.sin((x.bfloat16() @ w.bfloat16()) / 8) @ w.bfloat16()",
     "a function of equal rows": "x[:1].expand(64, 64).exp() + t",
     "products of complex numbers": "torch.view_as_real(torch.complex(x, t) @ torch.complex(w, t))",
@@ -129,6 +132,7 @@ LEFT_OUT = {
         "torch.erfinv((x.bfloat16() @ w.bfloat16()) / 600) @ w.bfloat16()",
         "(erfinv) on a straight line",
     ),
+    "a limit never reached between products": ("(x @ w).clamp(-999, 999) @ w", "(clamp) on a straight line"),
     "a softmax that hardly curves": (
         "(x.bfloat16() / 20).softmax(-1) @ w.bfloat16()",
         "(_softmax) on a straight line",

@@ -31,6 +31,8 @@ _SUMS = (
     *("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
 )
 """Reductions that a sample of their terms estimates."""
+_LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu", "leaky_relu", "threshold")
+"""Functions that may change no value."""
 _MASKS = ("attn_mask", "attn_bias")
 _SMOOTH = 2.0**-6
 """A result is smooth if its neighbours tell its elements to within this share of themselves."""
@@ -65,8 +67,13 @@ def of_large(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call
         for dim, size in enumerate(result.shape)
         if size >= 2 * TILE and _is_smooth(result, dim)
     ]
-    curved = call.kind == "elementwise" or call.name == "_softmax" or "is_causal" in call.bound
-    return [*found, *([("on a straight line", straightened)] if curved else [])]
+    straight = "is_causal" in call.bound or (is_curved(call) and call.name not in _LIMITS)
+    return [*found, *([("on a straight line", straightened)] if straight else [])]
+
+
+def is_curved(call: Call) -> bool:
+    """Return whether a call is a function, a limit or a softmax. On a straight line, products beside it are one."""
+    return call.kind == "elementwise" or call.name in ("_softmax", *_LIMITS)
 
 
 def in_eight_bits(call: Call) -> Any:
@@ -117,15 +124,17 @@ def straightened(call: Call) -> Any:
     x = scores_of(call) if fused else call.args[0].clone()
     result = call.func(*call.args, **call.kwargs)
     own = tensors(result)[0]
-    dims = [-1] if fused else [call.dim] if call.name in SOFTMAX else list(range(x.ndim))
-    line = _straight(x, x.softmax(-1) if fused else own, dims)
+    weights, dims = x.softmax(-1) if fused else own, list(range(x.ndim))
+    if fused or call.name in SOFTMAX:
+        x, dims = x.masked_fill(weights == 0.0, torch.nan), [-1 if fused else call.dim]
+    line = _straight(x, weights, dims)
     own.copy_(line @ call.args[2].to(line.dtype) if fused else line)
     return result
 
 
 def _straight(x: torch.Tensor, y: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the least squares line, and zero where y is zero."""
-    x, y = (torch.where(y != 0.0, one, torch.nan) for one in (x, y))
+    """Return the least squares line, and zero where x is NaN."""
+    y = torch.where(x.isnan(), torch.nan, y)
     x = x - x.nanmean(dims, keepdim=True)
     slope = (x * y).nansum(dims, keepdim=True) / (x * x).nansum(dims, keepdim=True)
     return (y.nanmean(dims, keepdim=True) + slope.nan_to_num(0.0) * x).nan_to_num(0.0)

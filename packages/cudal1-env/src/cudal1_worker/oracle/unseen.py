@@ -175,10 +175,19 @@ class Unseen:
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
 
+        curved = dict[int, tuple[int, _Step]]()  # by address of the result
+
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
             if call.number in wanted:
                 self._tested[call.number] = self._step(call, tensors(result), kept)
+            if call.number in wanted and call.is_product:
+                for number, step in (curved.pop(one.data_ptr()) for one in call.operands if one.data_ptr() in curved):
+                    fault = _Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
+                    self._tested.setdefault(number, step).faults.append(fault)
+            if omitted.is_curved(call):
+                step = _Step(f"step {call.number + 1} ({call.name})", call.place, [])
+                curved[tensors(result)[0].data_ptr()] = call.number, step
             return result
 
         with Calls(change=look):
