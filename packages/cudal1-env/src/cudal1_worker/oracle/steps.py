@@ -132,6 +132,11 @@ class Call:
         """The operator's name, without the underscore of in-place operators."""
         return name_of(self.func)
 
+    @property
+    def title(self) -> str:
+        """Number and name, for messages."""
+        return f"step {self.number + 1} ({self.name})"
+
     @cached_property
     def operands(self) -> list[torch.Tensor]:
         """The call's floating-point and complex tensors."""

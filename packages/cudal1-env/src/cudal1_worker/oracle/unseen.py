@@ -174,20 +174,19 @@ class Unseen:
         self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
-
         curved = dict[int, tuple[int, _Step]]()  # by address of the result
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
             if call.number in wanted:
                 self._tested[call.number] = self._step(call, tensors(result), kept)
-            if call.number in wanted and call.is_product:
-                for number, step in (curved.pop(one.data_ptr()) for one in call.operands if one.data_ptr() in curved):
-                    fault = _Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
-                    self._tested.setdefault(number, step).faults.append(fault)
+            factors = call.operands if call.number in wanted and call.is_product else []
+            for number, step in [curved.pop(one.data_ptr()) for one in factors if one.data_ptr() in curved]:
+                self._tested.setdefault(number, step).faults.append(
+                    _Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
+                )
             if omitted.is_curved(call):
-                step = _Step(f"step {call.number + 1} ({call.name})", call.place, [])
-                curved[tensors(result)[0].data_ptr()] = call.number, step
+                curved[tensors(result)[0].data_ptr()] = call.number, _Step(call.title, call.place, [])
             return result
 
         with Calls(change=look):
@@ -195,10 +194,10 @@ class Unseen:
 
     def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> _Step:
         """Return what can be asked about a call."""
-        name, twin = f"step {call.number + 1} ({call.name})", call.place
+        name, twin = call.title, call.place
         if call.name in EXTREMES:
-            fault = _Fault(f"{name}, which is only compared", twin=twin, extreme=True)
-            return _Step(name, twin, [fault], {Result(0): tuple(result[0].shape)})
+            faults = [_Fault(f"{name}, which is only compared", twin=twin, extreme=True)]
+            return _Step(name, twin, faults, {Result(0): tuple(result[0].shape)})
         parted: dict[int | str | Result, torch.Tensor] = {
             Result(k): one for k, one in enumerate(result) if k == 0 or one.shape != result[0].shape
         }
@@ -220,7 +219,7 @@ class Unseen:
     def _faults(self, one: _Set) -> list[_Fault]:
         found = list[_Fault]()
         for k, step in self._tested.items():
-            found += [replace(fault, step=k) for fault in step.faults]
+            found += [replace(fault, step=k) for fault in {fault.text: fault for fault in step.faults}.values()]
             for operand, part in ((name, part) for name in step.shapes for part in one.parts_of((step.twin, name))):
                 found += self._partial(k, step, operand, part, one.parts[part])
         for place in (place for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)):
