@@ -9,6 +9,7 @@ the float64 twin, where no other step errs, because a program may do all other s
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Container
 from functools import partial
@@ -34,6 +35,8 @@ _SUMS = (
 _LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu", "leaky_relu", "threshold")
 """Functions that may change no value."""
 _MASKS = ("attn_mask", "attn_bias")
+_SCORES = 1 << 26
+"""Maximum number of attention scores at a time."""
 _SMOOTH = 2.0**-6
 """A result is smooth if its neighbours tell its elements to within this share of themselves."""
 
@@ -120,15 +123,21 @@ def _is_smooth(value: torch.Tensor, dim: int) -> bool:
 
 def straightened(call: Call) -> Any:
     """Execute a function, a row of a softmax or of attention's weights with its results on a straight line."""
-    fused = "is_causal" in call.bound
-    x = scores_of(call) if fused else call.args[0].clone()
+    x = call.args[0].clone()
     result = call.func(*call.args, **call.kwargs)
     own = tensors(result)[0]
-    weights, dims = x.softmax(-1) if fused else own, list(range(x.ndim))
-    if fused or call.name in SOFTMAX:
-        x, dims = x.masked_fill(weights == 0.0, torch.nan), [-1 if fused else call.dim]
-    line = _straight(x, weights, dims)
-    own.copy_(line @ call.args[2].to(line.dtype) if fused else line)
+    if "is_causal" in call.bound:
+        one = x.shape[-2] * call.args[1].shape[-2]
+        apart = next((dim for dim in range(own.ndim - 2) if own.shape[dim:-2].numel() * one <= _SCORES), own.ndim - 2)
+        for index in itertools.product(*map(range, own.shape[:apart])):
+            scores = scores_of(call, index)
+            weights = scores.softmax(-1)
+            line = _straight(scores.masked_fill(weights == 0.0, torch.nan), weights, [-1])
+            own[index] = (line @ _heads(call.args[2], own)[index].to(line.dtype)).to(own.dtype)
+        return result
+    rows = call.name in SOFTMAX
+    x = x.masked_fill(own == 0.0, torch.nan) if rows else x
+    own.copy_(_straight(x, own, [call.dim] if rows else list(range(x.ndim))))
     return result
 
 
@@ -140,14 +149,22 @@ def _straight(x: torch.Tensor, y: torch.Tensor, dims: list[int]) -> torch.Tensor
     return (y.nanmean(dims, keepdim=True) + slope.nan_to_num(0.0) * x).nan_to_num(0.0)
 
 
-def scores_of(call: Call) -> torch.Tensor:
-    """Return the scores of fused attention, in float32 for half precision."""
-    q, k = (one.float() if one.dtype in HALF else one for one in call.args[:2])
+def scores_of(call: Call, index: tuple[int, ...] = ()) -> torch.Tensor:
+    """Return the scores of fused attention at an index of its leading dimensions, in float32 for half precision."""
+    q, k = (_heads(one, call.args[0])[index] for one in call.args[:2])
+    q, k = (one.float() if one.dtype in HALF else one for one in (q, k))
     scores = q @ k.mT * (call.bound["scale"] or q.shape[-1] ** -0.5)
     for mask in (call.bound[name] for name in _MASKS if call.bound.get(name) is not None):
-        scores = scores + mask
-    future = torch.ones_like(scores, dtype=torch.bool).triu(1)
-    return scores.masked_fill_(future, -torch.inf) if call.bound["is_causal"] else scores
+        scores = scores + mask.expand(*call.args[0].shape[:-1], k.shape[-2])[index]
+    if not call.bound["is_causal"]:
+        return scores
+    return scores.masked_fill_(scores.new_ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+
+
+def _heads(value: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Return queries, keys or values with as many heads as the queries have."""
+    few = value.shape[:-2] != queries.shape[:-2]
+    return value.repeat_interleave(queries.shape[-3] // value.shape[-3], -3) if few else value
 
 
 def by_halves(call: Call) -> Any:
