@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Never, cast
@@ -216,7 +217,8 @@ def test_a_maximum_whose_roundings_a_mean_hides_is_not_only_compared(judge: Judg
 
 @pytest.mark.parametrize("name", mostly_slow(UNSEEN, "few largest places"))
 def test_products_whose_precision_no_output_shows_are_named(name: str, judge: Judge) -> None:
-    assert "(mm) in tf32" in unseen(judge, UNSEEN[name])
+    # Where four rows decide, a draw may also hide that some columns are left out, which is asked first.
+    assert re.search(r"\(mm\) (in tf32|left out)", unseen(judge, UNSEEN[name]))
 
 
 @pytest.mark.parametrize("name", mostly_slow(LEFT_OUT, "a branch within a rounding", "terms that fade"))
