@@ -1,4 +1,4 @@
-"""Download the wheels that a machine without a network lacks: of the workspace and its dependencies.
+"""Download the wheels that a machine without a network lacks: of the workspace, its dependencies and its tests'.
 
     pip freeze > has.txt                                            on that machine
     uv run scripts/wheels.py wheels --has has.txt --python 3.12     on a machine with a network
@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 from pin import PYTHONS, ROOT, runs_on
 
 PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64")
-GROUPS = ("dev",)
 
 
 def lacking(exported: str, frozen: str, python: str) -> list[str]:
@@ -53,9 +52,8 @@ def main() -> int:
     arguments = parser.parse_args()
 
     extras = [word for name in arguments.extra for word in ("--extra", name)]
-    groups = [word for name in GROUPS for word in ("--group", name)]
-    command = ["uv", "export", "--quiet", "--format", "requirements-txt", "--all-packages", *extras, *groups]
-    command += ["--no-emit-workspace", "--no-header", "--no-annotate", "--no-hashes"]
+    command = ["uv", "export", "--quiet", "--format", "requirements-txt", "--all-packages", *extras]
+    command += ["--no-dev", "--group", "test", "--no-emit-workspace", "--no-header", "--no-annotate", "--no-hashes"]
     exported = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     pins = lacking(exported, arguments.has.read_text(), arguments.python)
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]

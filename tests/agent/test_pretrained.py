@@ -14,7 +14,7 @@ from cudal1_agent.data.tasks import TRAIN
 from cudal1_agent.evaluation.evaluate import evaluate_model, last_model, settings_for
 from cudal1_agent.policies.embedded import MARK, is_embedded, make_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
-from cudal1_agent.run.folder import TRAINED_ON_TEST
+from cudal1_agent.run.folder import ARCHIVE
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer
@@ -83,17 +83,18 @@ def test_a_chat_model_goes_through_the_stages(
 
     monkeypatch.setattr(TransformersPolicy, "sample", listening)
     flags = {"suite": "starter", "evaluation": {"train_tasks": 2, "held_out_sizes": 0, "held_out_tasks": 0}}
-    with Archive() as archive:
-        archive.marks = TRAINED_ON_TEST  # of another model's
-        evaluated = evaluate_model(
-            str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator(), archive=archive
-        )
-        assert [one.marks for one in archive.evaluations()] == [()] * 2
+    asked_for = str(run_dir), settings_for(str(run_dir), flags)
+    first, evaluated = (
+        evaluate_model(*asked_for, evaluator=HashEvaluator(), out=tmp_path / "evaluated") for _ in range(2)
+    )
+    assert evaluated.record("a run") == first.record("a run")
+    with Archive(tmp_path / "evaluated" / ARCHIVE) as archive:
+        assert [one.marks for one in archive.evaluations()] == [()] * 2, "each was measured once"
     assert {group: len(found) for group, found in evaluated.groups.items()} == {TRAIN: 2}
     assert re.search(r"evaluating 2 of \d+ training tasks, 0 of \d+ held-out", capsys.readouterr().err)
     assert not evaluated.trained_on_test
     assert "trained_on_test" not in json.dumps(evaluated.record("a run")) + evaluated.text("a run")
-    assert len(asked) == 2
+    assert len(asked) == 4
     assert all("You are an expert" in prompt for prompt in asked)
 
     shutil.rmtree(model)

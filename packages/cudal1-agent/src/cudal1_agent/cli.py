@@ -190,6 +190,8 @@ class Evaluate:
     """Suite of tasks (default: the run's, or starter)."""
     precision: Literal["training", "correct"] = "training"
     """Precision of the verdicts; `correct` does not time programs, and judges many at a time."""
+    out: Path | None = None
+    """Folder that keeps answers and verdicts; the same command then measures only what is missing (default: none)."""
     json: bool = False
     """Print one JSON object instead of the table."""
     sampling: Annotated[Sampling, tyro.conf.OmitArgPrefixes] = field(default_factory=Sampling)
@@ -209,7 +211,7 @@ class Evaluate:
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
         settings = settings_for(self.target, flags, self.config)
-        found = evaluate_model(self.target, settings, precision=self.precision)
+        found = evaluate_model(self.target, settings, precision=self.precision, out=self.out)
         print(json.dumps(found.record(self.target)) if self.json else found.text(Path(self.target).name))
         return 0
 

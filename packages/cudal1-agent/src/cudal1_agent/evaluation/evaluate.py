@@ -46,6 +46,7 @@ from cudal1_agent.run.folder import (
 )
 from cudal1_agent.run.judge import close_judge, make_judge, program_device, stays_on_cpu
 from cudal1_agent.run.learnt import Learnt
+from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
@@ -208,7 +209,7 @@ def evaluate_model(
     *,
     precision: Precision = "training",
     evaluator: EachEvaluator | None = None,
-    archive: Archive | None = None,
+    out: Path | None = None,
 ) -> Evaluated:
     """Evaluate the last model of a run, or any model, on the suite that the settings name.
 
@@ -217,8 +218,8 @@ def evaluate_model(
         settings: Settings of the evaluation; see `settings_for`.
         precision: How narrow intervals must be; `correct` does not time programs, and judges many at a time.
         evaluator: Judges answers; None makes the judge that the settings name.
-        archive: Where evaluations are kept; None keeps none. Exemplars come from the run's archive if the target is a
-            run, else from this one.
+        out: Folder that keeps answers and verdicts; verdicts in it from this machine are not measured again. None
+            keeps none. Exemplars come from the run's archive if the target is a run, else from here.
 
     Returns:
         The judged answers of each task, and which tasks the run was trained on.
@@ -249,7 +250,8 @@ def evaluate_model(
         marked = any(record.get("trained_on_test") for record in read_metrics(run / METRICS))
     quiet_libraries()
     marked = marked or bool(seen)
-    kept = Archive() if archive is None else archive
+    kept = Archive(None if out is None else out / ARCHIVE)
+    floor = 0 if out is None else verdicts_floor(out, machine_key(device), kept.position())
     kept.marks = TRAINED_ON_TEST if marked else ()
     judge = None
     if evaluator is None:
@@ -258,7 +260,7 @@ def evaluate_model(
         with progress.bar("answers") as tick, ExitStack() as opened:
             shown = kept if run is None else opened.enter_context(Archive(run / ARCHIVE))
             policy = make_policy(model, settings.policy, use_cpu=stays_on_cpu(settings), progress=tick)
-            verdicts = Verdicts(evaluator, kept, reuse=settings.evaluation.reuse)
+            verdicts = Verdicts(evaluator, kept, reuse=settings.evaluation.reuse, floor=floor)
             groups = assess(
                 policy,
                 tasks.groups,
@@ -275,8 +277,7 @@ def evaluate_model(
     finally:
         if judge is not None:
             close_judge(judge, kept)
-        if archive is None:
-            kept.close()
+        kept.close()
 
 
 def corpus_tasks(run: Path) -> list[Task]:
