@@ -19,7 +19,6 @@ from cudal1_env.baselines import BASELINES, BaselineEntry, BaselineKey, Baseline
 from cudal1_env.commands.output import details
 from cudal1_env.errors import RecordError, SettingsError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import Evaluation, Precision, Speedup, Status
 from cudal1_env.stats import against
 from hypothesis import given
@@ -291,7 +290,7 @@ def test_a_record_gets_its_missing_baselines(cache: Path) -> None:
     with Judge(SETTINGS.model_copy(update={"baselines": ()})) as judge:
         one = judged(judge, UNWILLING, RIGHT)
     assert (one.strongest, one.baselines_failed) == (None, {})
-    with BatchJudge(SETTINGS) as judge:
+    with Judge(SETTINGS, own_secrets=True) as judge:
         more = judge.compare(task(UNWILLING), one)
         assert list(more.baselines_failed) == ["compile"]
         assert judge.compare(task(UNWILLING), more) is more

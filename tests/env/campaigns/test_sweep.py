@@ -17,7 +17,7 @@ from cudal1_env.baselines.compare import strongest_of
 from cudal1_env.campaigns.sweep import Program, SweepFile, SweepLine, read_programs, summarise, sweep
 from cudal1_env.cli import main
 from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
-from cudal1_env.judge.batch import BatchJudge
+from cudal1_env.judge import Judge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
 from cudal1_env.stats import against
 from doubles.evaluator import RuleEvaluator, evaluation, program
@@ -534,7 +534,7 @@ def tiny(tmp_path: Path) -> Path:
 def test_the_judge_reports_each_verdict_and_its_seed(tiny: Path) -> None:
     found: dict[int, Evaluation | TaskError] = {}
     programs = read(tiny)
-    with BatchJudge() as judge:
+    with Judge(own_secrets=True) as judge:
         judge.evaluate_each([(one.task, one.source) for one in (*programs, programs[1])], found.__setitem__)
         assert judge.retire() != {}
     statuses = [one.status if isinstance(one, Evaluation) else type(one) for _, one in sorted(found.items())]

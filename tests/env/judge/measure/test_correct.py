@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from cudal1_env.campaigns.replay import replay
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
@@ -289,7 +288,7 @@ def test_a_precompilation_gives_way_and_decides_nothing(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_a_batch_is_judged_without_a_clock_too() -> None:
     found: dict[int, object] = {}
-    with BatchJudge(JudgeSettings(device="cpu")) as one:
+    with Judge(JudgeSettings(device="cpu"), own_secrets=True) as one:
         jobs = [(ADD, RIGHT), (ADD, candidate("return x[0]")), (LINEAR, RIGHT)]
         one.evaluate_each(jobs, found.__setitem__, precision="correct")
         statuses = {index: record.status for index, record in found.items() if isinstance(record, Evaluation)}

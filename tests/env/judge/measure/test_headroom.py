@@ -9,7 +9,6 @@ import pytest
 from cudal1_data import Task
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
 from cudal1_env.judge import Judge
-from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import Seen, Verdict, failed
@@ -95,7 +94,7 @@ def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
 @pytest.mark.slow
 def test_each_program_of_a_sweep_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[int, object] = {}
-    with BatchJudge(QUICK) as judge:
+    with Judge(QUICK, own_secrets=True) as judge:
         may_be_full(judge, monkeypatch)
         failing(monkeypatch, judge, "out of memory", while_pools=2)
         judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)

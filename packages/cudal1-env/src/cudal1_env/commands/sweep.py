@@ -73,8 +73,7 @@ class Sweep(Campaign):
         from cudal1_env.campaigns.sweep import SweepFile, joined, read_programs, summarise, sweep
         from cudal1_env.gate import find_audit
         from cudal1_env.hardware import resolve_device
-        from cudal1_env.judge import JudgeSettings
-        from cudal1_env.judge.batch import BatchJudge
+        from cudal1_env.judge import Judge, JudgeSettings
 
         remote = self.machine.service(
             baselines=self.measurement.baselines,
@@ -109,8 +108,8 @@ class Sweep(Campaign):
             baselines=baselines,
             policy=self.measurement.policy,
         )
-        with remote or BatchJudge(settings) as judge:
-            if audit is not None and isinstance(judge, BatchJudge):
+        with remote or Judge(settings, own_secrets=True) as judge:
+            if audit is not None and isinstance(judge, Judge):
                 judge.learn(audit)
             programs = part_of(found.programs, self.parts.part, lambda one: one.task.id)
             lines = sweep(

@@ -49,14 +49,17 @@ class Judge(ByEach):
 
     Args:
         settings: The defaults suit a machine of any size.
+        own_secrets: Whether each program of `evaluate_each` has a pool of its own, which is retired after the verdict.
+            So memory is freed, and the record may hold the seed: for sweeps.
 
     Raises:
         SettingsError: This version or machine does not support a setting.
         SandboxError: A required sandbox layer is missing.
     """
 
-    def __init__(self, settings: JudgeSettings | None = None) -> None:
+    def __init__(self, settings: JudgeSettings | None = None, *, own_secrets: bool = False) -> None:
         self.settings = settings or JudgeSettings()
+        self._own_secrets = own_secrets
         self._seat = take_seat(resolve_device(self.settings.device))
         self.core = self._seat.core
         try:
@@ -111,14 +114,17 @@ class Judge(ByEach):
         """
         with self._lock:
             case = self._case(task, source, precision)
-            pool = self._pools.take(case, seed)
-            if seed is not None and first_set is not None:
-                pool.spend(first_set)
             try:
-                return self._limited(case, self._ended(self._begun(case, pool), pool, seed), seed)
+                if seed is not None and first_set is not None:
+                    self._pools.take(case, seed).spend(first_set)
+                with contextlib.closing(self._together([(case, seed)])) as told:
+                    ((_, outcome),) = told
             finally:
                 if seed is not None:
-                    self._pools.retire((task.id, seed.hex()))
+                    self._pools.retire(pool_key(case, seed))
+        if isinstance(outcome, TaskError):
+            raise outcome
+        return outcome
 
     def evaluate_each(
         self,
@@ -129,21 +135,30 @@ class Judge(ByEach):
     ) -> None:
         """Judge candidates and report each outcome; see `EachEvaluator`.
 
-        Records hold a commitment to the seed instead of the seed, because the task's pool stays in use.
+        Unless programs have secrets of their own, records hold a commitment to the seed instead of the seed, because
+        the task's pool stays in use.
         """
-        at_once = self._side_by_side(precision)
         # A part is built completely before any of it is timed, so timed parts are small.
-        most = self.settings.pool_candidates if precision == "correct" else at_once
-        divided = parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
-        with self._lock, ThreadPoolExecutor(at_once) as executor, self._precompilations() as compilers:
-            for part in divided:
+        many = precision == "correct" and not self._own_secrets
+        most = self.settings.pool_candidates if many else self._side_by_side(precision)
+        tasks = [str(index) if self._own_secrets else task.id for index, (task, _) in enumerate(jobs)]
+        with self._lock:
+            for part in parts(tasks, max_jobs=most, max_tasks=self.settings.max_pools):
                 cases = [self._case(*jobs[index], precision) for index in part]
-                wanted = [(case, None) for case in cases]
-                if precision == "correct":
+                seeds = [secrets.token_bytes(SEED_BYTES) if self._own_secrets else None for _ in part]
+                wanted = list(zip(cases, seeds, strict=True))
+                if precision == "correct" and not self._own_secrets:
                     self._pools.renew(cases)
-                with contextlib.closing(self._together(executor, wanted, compilers)) as told:
-                    for place, outcome in told:
-                        done(part[place], outcome)
+                try:
+                    with contextlib.closing(self._together(wanted)) as told:
+                        for place, outcome in told:
+                            if (seed := seeds[place]) is not None:
+                                self._pools.retire(pool_key(*wanted[place]))
+                                if isinstance(outcome, Evaluation):
+                                    outcome = outcome.model_copy(update={"seed": seed.hex()})
+                            done(part[place], outcome)
+                finally:
+                    self._pools.retire(*(pool_key(*one) for one in wanted if one[1] is not None))
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with its missing speedups against this judge's baselines added.
@@ -173,33 +188,37 @@ class Judge(ByEach):
 
             return self._extras.compare(case, evaluation, pool)
 
-    def _together(
-        self,
-        executor: ThreadPoolExecutor,
-        wanted: Sequence[tuple[Case, bytes | None]],
-        precompilations: ThreadPoolExecutor,
-    ) -> Generator[tuple[int, Outcome]]:
+    def _together(self, wanted: Sequence[tuple[Case, bytes | None]]) -> Generator[tuple[int, Outcome]]:
         """Build candidates in parallel, then judge one at a time; yield the position of each with its outcome.
 
-        Closing the generator kills candidates that were built and not judged.
+        All have the same precision. Closing the generator kills candidates that were built and not judged.
         """
-        refused = self._pools.open(executor, wanted)
-        ready: list[tuple[int, Case, bytes | None, Pool]] = []
-        for place, (case, seed) in enumerate(wanted):
-            error = refused.get(pool_key(case, seed))
-            try:
-                if error is None:
-                    # `take` opens the pool again if it was retired to make room.
-                    ready.append((place, case, seed, self._pools.take(case, seed)))
-            except TaskError as again:
-                error = again
-            if error is not None:
-                yield place, error
+        with ThreadPoolExecutor(self._side_by_side(wanted[0][0].precision)) as executor:
+            refused = self._pools.open(executor, wanted)
+            ready: list[tuple[int, Case, bytes | None, Pool]] = []
+            for place, (case, seed) in enumerate(wanted):
+                if (key := pool_key(case, seed)) not in refused:
+                    try:  # opens the pool again if it was retired to make room
+                        ready.append((place, case, seed, self._pools.take(case, seed)))
+                        continue
+                    except TaskError as error:
+                        refused[key] = error
+                yield place, refused[key]
+            with self._precompilations() as compilers:
+                yield from self._judged(executor, compilers, ready)
+
+    def _judged(
+        self,
+        executor: ThreadPoolExecutor,
+        compilers: ThreadPoolExecutor,
+        ready: Sequence[tuple[int, Case, bytes | None, Pool]],
+    ) -> Generator[tuple[int, Outcome]]:
+        """Do the same for candidates whose pools are open."""
         precompiled: Begun = {}
         begun, ahead = list[Future[Built | Evaluation]](), list[Future[None]]()
         try:
             for _, case, _, pool in ready:
-                self._precompile(precompilations, precompiled, case, pool)
+                self._precompile(compilers, precompiled, case, pool)
             if any(case.precision != "correct" for _, case, _, _ in ready):
                 for one in precompiled.values():
                     one.result()
@@ -315,7 +334,7 @@ class Judge(ByEach):
             is_sound=sha256 in self._sound,
         )
 
-    def _begun(self, case: Case, pool: Pool, precompiled: Begun | None = None) -> Built | Evaluation:
+    def _begun(self, case: Case, pool: Pool, precompiled: Begun) -> Built | Evaluation:
         """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
 
         The candidate's own precompilation is waited for, if it was begun.
@@ -327,7 +346,7 @@ class Judge(ByEach):
             return self._builder.build(case, pool)
         if pool.closed:  # retired to make room for another task, or its oracle died
             return Built(case)
-        if precompiled and (case.task.source, case.source) in precompiled:
+        if (case.task.source, case.source) in precompiled:
             precompiled[case.task.source, case.source].result()
         self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):

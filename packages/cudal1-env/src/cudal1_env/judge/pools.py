@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
@@ -129,7 +128,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
     ) -> dict[tuple[str, str], TaskError]:
         """Open the missing pools in parallel; return the errors of tasks that cannot be judged.
 
-        An oracle that ran out of memory while others started is started once more, alone.
+        That an oracle lacked memory is no such error: others were starting, and `take` tries again.
         """
         missing = {pool_key(*one): one for one in wanted if self.kept(*one) is None}
         kept = {pool_key(*one) for one in wanted}
@@ -141,20 +140,15 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         broken: BaseException | None = None
         for key, one in begun.items():
             error = one.exception()
-            if isinstance(error, TaskError):
-                refused[key] = error
-            elif error is not None:
-                broken = error
-            else:
+            if error is None:
                 self.make_room()
                 self[key] = one.result()
+            elif not isinstance(error, TaskError):
+                broken = error
+            elif not isinstance(error, TooLargeError):
+                refused[key] = error
         if broken is not None:
             raise broken
-        for key in [key for key, error in refused.items() if isinstance(error, TooLargeError)]:
-            self.make_room()
-            with contextlib.suppress(TaskError):
-                self[key] = self.new(*missing[key])
-                del refused[key]
         return refused
 
     def make_room(self) -> None:

@@ -15,7 +15,7 @@ from cudal1_env.records import Device, Evaluation, Precision
 
 
 class SweepEvaluator(EachEvaluator, Protocol):
-    """The judge that a sweep needs; `cudal1_env.judge.batch.BatchJudge` implements it."""
+    """The judge that a sweep needs; `cudal1_env.judge.Judge` implements it."""
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return the record with the speedups over the judge's baselines that it lacks."""
