@@ -67,11 +67,8 @@ class Calls(Mode):
         self._count = 0
         self._of_name = Counter[str]()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        kwargs, began = kwargs or {}, time.perf_counter()
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
         if self._is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)

@@ -106,10 +106,7 @@ class Derivative(Mode):
         self._shadows = WeakIdKeyDictionary()
         self._shadows[self._zero] = self._zero.detach().requires_grad_()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call on the shadows."""
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict[int, torch.Tensor]()
 
         def shadow(one: torch.Tensor) -> torch.Tensor:
@@ -127,7 +124,7 @@ class Derivative(Mode):
             return one
 
         func = torch.ops.aten.alias.default if func is torch.ops.aten.detach.default else func
-        own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs or {}))
+        own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs))
         if not given:
             return func(*own_args, **own_kwargs)
         with enable_reentrant_dispatch(), torch.enable_grad():

@@ -55,13 +55,10 @@ class Injection(Mode):
         self._step = step
         self._change = change
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        call = Call(func, args, kwargs or {})
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = Call(func, args, kwargs)
         if call.kind is None:
-            return func(*args, **call.kwargs)
+            return func(*args, **kwargs)
         last = self.steps[-1] if self.steps else None
         if last is not None and last.kind == call.kind == "elementwise":
             last.size = max(last.size, call.size)
@@ -69,7 +66,7 @@ class Injection(Mode):
             shapes = [list(one.shape) for one in call.operands]
             self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
         if self._change is None or self._step not in (None, len(self.steps) - 1):
-            return func(*args, **call.kwargs)
+            return func(*args, **kwargs)
         return self._change(call)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,15 @@ class Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._execute(func, args, kwargs or {})
+
+    @abstractmethod
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Execute one operator call."""
+
 
 class Widened(Mode):
     """Mode in which requests for float32 get float64, so that `x.float()` does not round in a float64 twin.
@@ -50,11 +60,7 @@ class Widened(Mode):
         self.asked = False
         """Whether any operator requested it."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        kwargs = kwargs or {}
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (wider := _WIDER.get(kwargs.get("dtype"))) is not None:
             self.asked = True
             kwargs = kwargs | {"dtype": wider}

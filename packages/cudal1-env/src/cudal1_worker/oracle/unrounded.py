@@ -56,11 +56,7 @@ class Unrounded(Mode):
         excess = error - answer.reshape(-1).abs() * (torch.finfo(output.dtype).eps / 2)
         return torch.fmin(torch.fmax(error_of(self._wide[output], answer), excess), error)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Execute one operator call."""
-        kwargs = kwargs or {}
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if func._schema.is_mutable:  # values of other tensors may have changed, too
             self._wide.clear()
