@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import Array, Expected
+from cudal1_env.judge.oracle.numerics import Answer, fault
 from cudal1_env.judge.oracle.state import Entry, parse_state
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
@@ -93,22 +94,6 @@ class Request:
     """Whether the limits of all elements are needed."""
     nearby: bool = False
     """Whether tolerances also count the reference's errors on moved inputs; this takes four times as long."""
-
-
-@dataclass(frozen=True)
-class RawSet:
-    """One input set as the oracle made it."""
-
-    inputs: Array
-    """Bytes, shape (input_bytes,), on the device."""
-    answers: list[Array]
-    """Whole answers, float64 or int64, flat; views of memory that the next set overwrites."""
-    limits: list[Array]
-    """Tolerances (float32 or float64) or alternatives (int64) of all elements or of the requested positions; views of
-    memory that the next set overwrites."""
-    reports: list[dict[str, Any]]
-    bulks: list[float | None]
-    """`Answer.bulk` of each output."""
 
 
 class RaisedError(TaskError):
@@ -204,28 +189,54 @@ class OracleClient:
         self.ask("write")
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
-    def make(self, sets: Sequence[Request]) -> list[RawSet]:
-        """Make input sets with answers and tolerances, at most `max_at_once` at a time."""
-        answers_at, stride = self.io_spec.input_bytes, self.set_bytes
+    def make(self, sets: Sequence[Request]) -> list[tuple[Array, list[Answer], str]]:
+        """Make input sets with answers and tolerances, at most `max_at_once` at a time.
+
+        Returns:
+            For each set its inputs (bytes, shape (input_bytes,), on the device), the answer of each output, and why no
+            program can be judged by them; empty if programs can.
+        """
+        outputs, copy, input_bytes, stride = (
+            self.io_spec.outputs,
+            self._device.copy,
+            self.io_spec.input_bytes,
+            self.set_bytes,
+        )
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
-        made = self.ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self.answer_bytes)
-        return [
-            self._raw(one, block[stride * number : stride * (number + 1)], reports, bulks)
-            for number, (one, reports, bulks) in enumerate(zip(sets, made["reports"], made["bulks"], strict=True))
+        made = self.ask("make", sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes)
+        parts = [block[stride * number : stride * (number + 1)] for number in range(len(sets))]
+        views = [
+            list(zip(self._answers(part), self._limits(one, part), strict=True))
+            for one, part in zip(sets, parts, strict=True)
         ]
+        sampled = iter(
+            self._device.take([pair for one, pairs in zip(sets, views, strict=True) for pair in _elements(one, pairs)])
+        )
+        result: list[tuple[Array, list[Answer], str]] = []
+        for one, part, pairs, reports, bulks in zip(sets, parts, views, made["reports"], made["bulks"], strict=True):
+            answers: list[Answer] = []
+            reasons: list[str] = []
+            for k, (values, limits) in enumerate(pairs):
+                whole = (copy(values), copy(limits)) if one.whole else (None, None)
+                scale, error = reports[k]["scale"], reports[k]["reference_error"]
+                error = float(f"{error / scale:.1e}") if scale > 0 else 0.0
+                answers.append(Answer(one.positions[k], next(sampled), next(sampled), *whole, scale, error, bulks[k]))
+                why = "other elements are finite" if reports[k]["masks_differ"] else fault(answers[k], outputs[k])
+                reasons += [f"of output {k} {why}"] if why else []
+            result.append((copy(part[:input_bytes]), answers, "; ".join(reasons)))
+        return result
 
-    def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]], bulks: list[float | None]) -> RawSet:
-        """Return a set from its memory layout; see `cudal1_worker.oracle.oracle.Oracle.make`."""
+    def _limits(self, one: Request, data: Array) -> list[Array]:
+        """Return the tolerances of a set as views of its memory; see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
         offset = self.io_spec.input_bytes + self.answer_bytes
         for out, positions in zip(self.io_spec.outputs, one.positions, strict=True):
             size = out.limit_bytes * (out.size if one.whole else positions.size)
-            raw = data[offset : offset + size]
             kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
-            limits.append(self._device.view(raw, kind))
+            limits.append(self._device.view(data[offset : offset + size], kind))
             offset += -(-size // 8) * 8
-        return RawSet(self._device.copy(data[: self.io_spec.input_bytes]), self._answers(data), limits, reports, bulks)
+        return limits
 
     @property
     def answer_bytes(self) -> int:
@@ -299,3 +310,10 @@ class OracleClient:
         if self._block is not None:
             self._block.close()
             self._block = None
+
+
+def _elements(one: Request, views: Sequence[tuple[Array, Array]]) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Yield the arrays of a set to read elements from, each with the elements' positions."""
+    for (values, limits), positions in zip(views, one.positions, strict=True):
+        yield values, positions
+        yield limits, positions if one.whole else np.arange(positions.size)

@@ -12,13 +12,12 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 from cudal1_data import Task
 from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
@@ -26,8 +25,8 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
-from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, RawSet, Request, Weights
-from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
+from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, Request, Weights
+from cudal1_env.judge.oracle.numerics import Answer, limits_of
 from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.judge.oracle.state import Fingerprints, parse_fingerprints
 from cudal1_env.judge.settings import JudgeSettings
@@ -107,13 +106,6 @@ class Findings:
 
 _Draft = tuple[int, Request]
 """Number of an input set, and the request for it."""
-
-
-def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Yield the arrays of a set to read elements from, each with the elements' positions."""
-    for values, limits, positions in zip(raw.answers, raw.limits, request.positions, strict=True):
-        yield values, positions
-        yield limits, positions if request.whole else np.arange(positions.size)
 
 
 class Pool:
@@ -453,47 +445,15 @@ class Pool:
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets and read all sampled elements at once; return each set with the reason if it is unusable."""
-        raws = self.oracle.make([request for _, request in drafts])
-        pairs = list(zip(drafts, raws, strict=True))
-        taken = iter(self.device.take([one for (_, request), raw in pairs for one in _wanted(request, raw)]))
+        """Make sets; return each with the reason if it is unusable."""
         result: list[tuple[InputSet, str]] = []
-        for (index, request), raw in pairs:
-            own = self._reference_error.get(request.distribution)
-            answers = [self._answer(request, raw, place, taken, own) for place in range(len(raw.answers))]
-            reasons = [
-                f"of output {place} {reason}"
-                for place, (answer, out) in enumerate(zip(answers, self.io_spec.outputs, strict=True))
-                if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
-            ]
+        made = self.oracle.make([request for _, request in drafts])
+        for (index, request), (inputs, answers, reason) in zip(drafts, made, strict=True):
+            errors = self._reference_error.get(request.distribution, [one.reference_error for one in answers])
+            known = tuple(replace(one, reference_error=error) for one, error in zip(answers, errors, strict=True))
             again = partial(self._widened, index, request.distribution)
-            one = InputSet(index, request.distribution, raw.inputs, tuple(answers), again)
-            result.append((one, "; ".join(reasons)))
+            result.append((InputSet(index, request.distribution, inputs, known, again), reason))
         return result
-
-    def _answer(
-        self,
-        request: Request,
-        raw: RawSet,
-        place: int,
-        taken: Iterator[npt.NDArray[np.generic]],
-        own: list[float] | None,
-    ) -> Answer:
-        """Return the answer of an output from the elements read; `own` is the reference error if known."""
-        report = raw.reports[place]
-        scale = report["scale"]
-        error = report["reference_error"] / scale if scale > 0 else 0.0
-        values, limits = next(taken), next(taken)
-        return Answer(
-            request.positions[place],
-            values,
-            limits,
-            self.device.copy(raw.answers[place]) if request.whole else None,
-            self.device.copy(raw.limits[place]) if request.whole else None,
-            scale,
-            float(f"{error:.1e}") if own is None else own[place],
-            raw.bulks[place],
-        )
 
     def close(self) -> None:
         """Stop the oracle and free the sets."""
