@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.device.base import Needs, Staging
 from cudal1_env.judge.device.cpu import CpuDevice, CpuMemory
+from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.measure.arm import Arm
 
 
@@ -24,8 +24,8 @@ class ChainedMemory(CpuMemory):
         super().__init__(device, pid, input_bytes)
         self._inputs: list[Any] = []
 
-    def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
-        self._inputs = [one.inputs for one in calls]
+    def stage(self, calls: Sequence[tuple[Any, Plan]]) -> Sequence[Sequence[int]]:
+        self._inputs = [inputs for inputs, _ in calls]
         return [()] * len(calls)
 
     def release(self, slot: int) -> None:
@@ -50,8 +50,8 @@ class ChainedDevice(CpuDevice):
     def chain_limit(self, input_bytes: int) -> int:
         return 24
 
-    def memory(self, pid: int, needs: Needs) -> CpuMemory:
-        return ChainedMemory(self, pid, needs.input_bytes)
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CpuMemory:
+        return ChainedMemory(self, pid, input_bytes)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cudal1_env.judge.device.base import Needs
 from cudal1_env.judge.device.cuda.memory import arena_sizes
 from cudal1_worker.program import arena
 from cudal1_worker.program.arena import Arena, Copies
@@ -91,6 +90,6 @@ GIB = 1 << 30
     ],
 )
 def test_an_arena_holds_what_the_reference_needs(output: int, work: int, own: int, copies: int) -> None:
-    sizes = arena_sizes(Needs(4096, output, work), 128 * GIB)
+    sizes = arena_sizes(output, work, 128 * GIB)
     assert own <= sizes[0] <= own + (4 << 20)
     assert copies <= sizes[1] <= copies + (4 << 20)

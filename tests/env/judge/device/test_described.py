@@ -6,7 +6,7 @@ import contextlib
 import itertools
 
 import numpy as np
-from cudal1_env.judge.device.base import Contract, Needs, address_of, parse_outputs
+from cudal1_env.judge.device.base import Contract, address_of, parse_outputs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
@@ -37,7 +37,7 @@ def test_no_description_of_outputs_raises_anything_but_a_broken_contract(
     shapes: list[tuple[int, ...]], data: st.DataObject
 ) -> None:
     expected = tuple(Expected(shape, "float32", aliases=False) for shape in shapes)
-    memory = CpuDevice(None).memory(NO_PROCESS, Needs(8, 8, 0))
+    memory = CpuDevice(None).memory(NO_PROCESS, 8, 8, 0)
     with contextlib.closing(memory), contextlib.suppress(Contract):
         outputs = parse_outputs(page(shapes, data), expected, 0)
         for one, other in itertools.pairwise(outputs):

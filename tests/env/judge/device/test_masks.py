@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.device.base import Staging
 from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.judge.device.cuda.memory import CudaMemory, masked_blocks
 from cudal1_env.judge.device.reading import Plan
@@ -123,7 +122,7 @@ def test_a_chain_of_any_length_writes_every_masked_block() -> None:
     for calls in (2, 9, len(blocks)):
         written.clear()
         inputs = SimpleNamespace(data_ptr=lambda: 0)
-        staged = memory.stage([Staging(inputs, Plan([], [])) for _ in range(calls)])
+        staged = memory.stage([(inputs, Plan([], [])) for _ in range(calls)])
         assert [target for target, _ in written] == blocks
         assert len({key for _, key in written}) == len(blocks), "each block has a key of its own"
         assert staged == [[number, *written[number][1]] for number in range(calls)]

@@ -112,8 +112,11 @@ class ArmMemory(Protocol):
     def put(self, slot: int, inputs: Array) -> None:
         """Write the inputs of a call into a slot and wait for completion. The arm is frozen or waits."""
 
-    def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
+    def stage(self, calls: Sequence[tuple[Array, Plan]]) -> Sequence[Sequence[int]]:
         """Prepare the calls of a chain before the clock runs.
+
+        Args:
+            calls: Inputs of each call, and the elements of its outputs to read on the clock.
 
         Returns:
             For each call, the words that the worker gets before the ready word: the key of its inputs.
@@ -140,27 +143,6 @@ class ArmMemory(Protocol):
 
     def close(self) -> None:
         """Free everything; the worker is dead."""
-
-
-@dataclass(frozen=True)
-class Staging:
-    """One call of a chain, as prepared before the clock runs."""
-
-    inputs: Array
-    plan: Plan
-    """Elements of its outputs to read on the clock."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Sizes that an arm's memory must hold."""
-
-    input_bytes: int
-    """Size of a set of inputs."""
-    output_bytes: int
-    """Size of the outputs of one call."""
-    work_bytes: int
-    """Peak memory of a call of the reference, including outputs; 0 on a CPU."""
 
 
 class Device(Protocol):
@@ -265,8 +247,8 @@ class Device(Protocol):
         """Bring the caches into the initial state of a timed sample. Both arms are frozen."""
         ...
 
-    def memory(self, pid: int, needs: Needs) -> ArmMemory:
-        """Return new memory for the arm whose worker is `pid`."""
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> ArmMemory:
+        """Return new memory for the arm whose worker is `pid`; for the sizes see `IoSpec`."""
         ...
 
     def block(self, size_bytes: int) -> Block:

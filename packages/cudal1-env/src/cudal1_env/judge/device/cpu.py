@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import memory
-from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, check_holes
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Output, check_holes
 from cudal1_env.judge.device.memory import SharedBlock
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import decode
@@ -79,8 +79,8 @@ class CpuDevice(Device):
                 self._fill_ms.append(1e3 * (time.perf_counter() - began))
         return size_bytes / _FILLED_BYTES * statistics.median(self._fill_ms)
 
-    def memory(self, pid: int, needs: Needs) -> CpuMemory:
-        return CpuMemory(self, pid, needs.input_bytes)
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CpuMemory:
+        return CpuMemory(self, pid, input_bytes)
 
     def block(self, size_bytes: int) -> SharedBlock:
         return SharedBlock(size_bytes, sealed=False)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker.overlap import Place, shared
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, address_of
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Output, address_of
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
 from cudal1_env.judge.device.tensors import Array
@@ -115,8 +115,7 @@ class Arm:
         """Create the memory for the arm's calls."""
         io_spec = self.io_spec
         output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
-        needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
-        self._memory = self.device.memory(self.worker.pid, needs)
+        self._memory = self.device.memory(self.worker.pid, io_spec.input_bytes, output_bytes, io_spec.work_bytes)
         message, fds = self._memory.begin()
         message |= {"op": "begin", "device": self.device.name, "entries": io_spec.entries}
         self._memory.began(self._ask_untimed(message, fds, "mapping the memory of its calls"))

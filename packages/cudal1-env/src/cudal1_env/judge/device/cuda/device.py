@@ -18,11 +18,11 @@ from cudal1_worker.masks import Masks
 from cudal1_worker.sandbox import GPU_NODE
 
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.device.base import Device, Needs
+from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.judge.device.cuda.copies import CopyEngine
 from cudal1_env.judge.device.cuda.gpu import gpu_facts
-from cudal1_env.judge.device.cuda.memory import CudaBlock, CudaMemory, masked_blocks
+from cudal1_env.judge.device.cuda.memory import CudaBlock, CudaMemory, arena_sizes, masked_blocks
 from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
 from cudal1_env.records import GpuState
@@ -126,8 +126,9 @@ class CudaDevice(Device):
         """Return the time at `_WRITING_SHARE` of the GPU's bandwidth."""
         return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
-    def memory(self, pid: int, needs: Needs) -> CudaMemory:
-        return CudaMemory(self, needs, int(self._properties.total_memory))
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CudaMemory:
+        sizes = arena_sizes(output_bytes, work_bytes, int(self._properties.total_memory))
+        return CudaMemory(self, input_bytes, *sizes)
 
     def pool_bytes(self, wanted: int) -> int:
         """Return the memory for input sets and answers: a share of the GPU's, if that is more than `wanted`."""

@@ -17,7 +17,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 from cudal1_worker.masks import KEY_WORDS
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Needs, Output, Staging, address_of, check_holes
+from cudal1_env.judge.device.base import ArmMemory, Contract, Output, address_of, check_holes
 from cudal1_env.judge.device.cuda.copies import Batch, Places
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
@@ -47,7 +47,7 @@ def masked_blocks(input_bytes: int) -> int:
     return max(2, min(_MAX_MASKED, _MASKED_BYTES // input_bytes))
 
 
-def arena_sizes(needs: Needs, total_bytes: int) -> tuple[int, int]:
+def arena_sizes(output_bytes: int, work_bytes: int, total_bytes: int) -> tuple[int, int]:
     """Return the memory of an arena for torch's allocator, and for copies of a call's outputs.
 
     The allocator has room for the outputs of two calls, because the old ones live until the new ones exist, and for
@@ -55,12 +55,13 @@ def arena_sizes(needs: Needs, total_bytes: int) -> tuple[int, int]:
     not fit are placed elsewhere and copied in each call.
 
     Args:
-        needs: What the arm's memory must hold.
+        output_bytes: Size of the outputs of one call.
+        work_bytes: Peak memory of a call of the reference, including outputs.
         total_bytes: Memory of the GPU.
     """
-    work_bytes = min(2 * needs.work_bytes, int(_ARENA_SHARE * total_bytes))
-    copies_bytes = max(_ARENA_BYTES, needs.output_bytes + _ALIGNING_BYTES)
-    return vmm.rounded(max(_ARENA_BYTES, 2 * needs.output_bytes + work_bytes)), vmm.rounded(copies_bytes)
+    work_bytes = min(2 * work_bytes, int(_ARENA_SHARE * total_bytes))
+    copies_bytes = max(_ARENA_BYTES, output_bytes + _ALIGNING_BYTES)
+    return vmm.rounded(max(_ARENA_BYTES, 2 * output_bytes + work_bytes)), vmm.rounded(copies_bytes)
 
 
 class CudaBlock:
@@ -88,20 +89,20 @@ class CudaBlock:
 class CudaMemory(ArmMemory):
     """Memory of one arm on a GPU: the arena for the worker's torch, and the slots of its inputs."""
 
-    def __init__(self, device: CudaDevice, needs: Needs, total_bytes: int) -> None:
+    def __init__(self, device: CudaDevice, input_bytes: int, own_bytes: int, copies_bytes: int) -> None:
         import torch
 
         self._torch: Any = torch
         self._device = device
         self._copies = device.copies
-        self._input_bytes = input_bytes = needs.input_bytes
+        self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
-        own_bytes, self._copies_bytes = arena_sizes(needs, total_bytes)
+        self._copies_bytes = copies_bytes
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
         with contextlib.ExitStack() as made:
-            self._arena = made.enter_context(contextlib.closing(CudaBlock(own_bytes + self._copies_bytes)))
+            self._arena = made.enter_context(contextlib.closing(CudaBlock(own_bytes + copies_bytes)))
             # The slots of inputs, followed by the masked sets.
             slots_bytes = self._stride * wire.SLOTS + input_bytes * masked_blocks(input_bytes)
             self._slots = made.enter_context(contextlib.closing(CudaBlock(slots_bytes)))
@@ -126,7 +127,7 @@ class CudaMemory(ArmMemory):
     def put(self, slot: int, inputs: Tensor) -> None:
         self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
 
-    def stage(self, calls: Sequence[Staging]) -> list[list[int]]:
+    def stage(self, calls: Sequence[tuple[Tensor, Plan]]) -> list[list[int]]:
         """Write the inputs of a chain, each set under its own mask, and prepare the reading of the outputs.
 
         Every masked block is written, even those that this chain does not use: otherwise a worker could infer the
@@ -136,10 +137,10 @@ class CudaMemory(ArmMemory):
         begin = self._slots.address + self._stride * wire.SLOTS
         keys = np.frombuffer(os.urandom(8 * KEY_WORDS * count), dtype=np.uint64).reshape(-1, KEY_WORDS).tolist()
         for number, key in enumerate(keys):
-            source = calls[min(number, len(calls) - 1)].inputs
+            source, _ = calls[min(number, len(calls) - 1)]
             self._device.masks.apply(source.data_ptr(), begin + size * number, size, key)
-        for one in calls:
-            one.plan.prepared = self._reading(one.plan)
+        for _, plan in calls:
+            plan.prepared = self._reading(plan)
         self._torch.cuda.synchronize()
         return [[number, *key] for number, key in enumerate(keys[: len(calls)])]
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.device.base import Output, Staging
+from cudal1_env.judge.device.base import Output
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.oracle.numerics import Comparison
 from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, chosen_samples, whole_samples
@@ -96,7 +96,7 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
     if arm.device.chained:
         before = [_link(arm, one) for one in untimed]
         everything = (*before, *links)
-        calls = [Staging(link.one.inputs, link.plan) for link in everything]
+        calls = [(link.one.inputs, link.plan) for link in everything]
         for link, key in zip(everything, arm.memory.stage(calls), strict=True):
             link.key = key
         arm.device.settle()
