@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle.calls import tensors
-from cudal1_worker.oracle.models import Mode, copied, same_bits
+from cudal1_worker.oracle.models import Mode, same_bits
 from cudal1_worker.oracle.steps import Call
 from cudal1_worker.program.arm import Failure, describe_error
 
@@ -103,8 +103,6 @@ class FaultyRuns:
         self._oracle = oracle
         self._known: list[Step] = []
         """The reference's steps, in order."""
-        self._inputs: tuple[tuple[int, str], list[Any]] | None = None
-        """The latest inputs, with their seed and distribution."""
 
     def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
         """Return the message handlers by name."""
@@ -187,11 +185,7 @@ class FaultyRuns:
         return lambda call: call.in_precision(fault, own)
 
     def _values(self, message: wire.Message) -> list[Any]:
-        """Return copies of a set's inputs, because a reference may write to them."""
-        key = message["seed"], message["distribution"]
-        if self._inputs is None or self._inputs[0] != key:
-            self._inputs = key, self._oracle.fresh_inputs(*key)
-        return copied(self._inputs[1])
+        return self._oracle.fresh_inputs(message["seed"], message["distribution"])
 
 
 def _opposite(call: Call) -> Any:

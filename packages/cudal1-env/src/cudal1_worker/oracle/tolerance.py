@@ -149,7 +149,7 @@ class Blocks:
     def parts(self) -> Iterator[slice]:
         """Return slices of block indices that together cover all blocks."""
         step = max(1, _PART // max(self.width, 1))
-        return (slice(start, min(start + step, self.count)) for start in range(0, self.count, step))
+        return (slice(start, min(start + step, self.count)) for start in range(0, max(1, self.count), step))
 
 
 def enough(widths: Sequence[int]) -> int:
@@ -214,11 +214,8 @@ class Profile:
     def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw], *, largest: bool = False) -> None:
         self.blocks = Blocks(shape)
         self._largest = largest
-        device = draws[0].errors.device
         found = [self._nodes_of(draws, part) for part in self.blocks.parts()]
-        self.magnitudes = torch.cat([one[0] for one in found]) if found else torch.zeros(0, _NODES, device=device)
-        self.errors = torch.cat([one[1] for one in found]) if found else torch.zeros(0, _NODES, device=device)
-        self.known = torch.cat([one[2] for one in found]) if found else torch.zeros(0, dtype=torch.bool, device=device)
+        self.magnitudes, self.errors, self.known = map(torch.cat, zip(*found, strict=True))
         self.overall = self._overall(draws)
 
     def _nodes_of(self, draws: Sequence[Draw], part: Part) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

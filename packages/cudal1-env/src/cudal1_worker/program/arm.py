@@ -28,16 +28,6 @@ from cudal1_worker.program.cpu_side import CpuSide
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
 
-# Saved before a candidate can replace them. This is not for safety (the judge reads bytes): an honest program that
-# patches torch still gets correct descriptors.
-_shape = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
-_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
-_device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
-_layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
-_stride = torch.Tensor.stride
-_data_ptr = torch.Tensor.data_ptr
-_storage = torch.Tensor.untyped_storage
-_is_neg = torch.Tensor.is_neg
 _MAX_PLACES = 256
 """Maximum number of remembered output places; allocators reuse the same few addresses."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -214,7 +204,7 @@ class Arm:
         seconds = message["clock"] and time.perf_counter() - began
         if self.describe(self.outputs) != wire.RETURNED:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
-        return {"seconds": seconds, "inputs": _data_ptr(block)}
+        return {"seconds": seconds, "inputs": block.data_ptr()}
 
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make calls under the profiler; answer with the kernels that ran. This arm serves no other purpose."""
@@ -284,10 +274,10 @@ class Arm:
         side, registered = self.side, self.registered
         known: list[Place] = []
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
                 leaf = layout.as_stored(leaf)
-                own = type(leaf) in _PLAIN and _storage(leaf).data_ptr() in registered
-                lies = Place(_data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf).itemsize)
+                own = type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in registered
+                lies = Place(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype.itemsize)
                 meets = any(shared(lies, other) for other in known)
                 copied = own or 0 in lies.strides or meets or not side.reachable(leaf)
                 leaves[place] = side.copy(leaf) if copied else leaf
@@ -313,24 +303,24 @@ class Arm:
 
     def describe_one(self, leaf: Any, place: int) -> bool:
         """Write the descriptor at a place; return False if the leaf is not a dense tensor."""
-        if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
             return False
-        shape = _shape(leaf)
+        shape = leaf.shape
         rank = len(shape)
         if rank > wire.MAX_DIMENSIONS:
             return False
         padding = (0,) * (wire.MAX_DIMENSIONS - rank)
-        kind = _device(leaf).type
+        kind = leaf.device.type
         wire.DESCRIPTOR.pack_into(
             self.reply,
             wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size,
-            _data_ptr(leaf),
-            layout.dtype_code(_dtype(leaf)),
+            leaf.data_ptr(),
+            layout.dtype_code(leaf.dtype),
             rank,
             0 if kind == "cpu" else 1 if kind == "cuda" else 2,
             *shape,
             *padding,
-            *_stride(leaf),
+            *leaf.stride(),
             *padding,
         )
         return True
@@ -338,23 +328,14 @@ class Arm:
 
 def _place(leaf: Any) -> tuple[Any, ...] | None:
     """Return address, shape, strides, dtype, device and negation of a plain dense tensor; None for anything else."""
-    if type(leaf) is not torch.Tensor or _layout(leaf) is not torch.strided:
+    if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided:
         return None
-    return _data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf), _device(leaf).type, _is_neg(leaf)
+    return leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type, leaf.is_neg()
 
 
 def storages(model: Any) -> set[int]:
-    """Return the addresses of a module's parameters and buffers, without calling the program's methods."""
-    found: set[int] = set()
-    modules = [model] if isinstance(model, torch.nn.Module) else []
-    for module in modules:  # the list grows
-        if isinstance(module, torch.jit.ScriptModule):  # whose methods are torch's, and whose dictionary lacks them
-            tensors = [*module.parameters(), *module.buffers()]
-        else:
-            own = vars(module)
-            tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
-            parts = [one for one in own["_modules"].values() if one is not None]
-            modules += [one for one in parts if all(one is not other for other in modules)]
-        made = [one for one in tensors if isinstance(one, torch.Tensor) and not torch.nn.parameter.is_lazy(one)]
-        found.update(_storage(one).data_ptr() for one in made)
-    return found
+    """Return the addresses of a module's parameters and buffers."""
+    if not isinstance(model, torch.nn.Module):
+        return set()
+    tensors = (one for one in (*model.parameters(), *model.buffers()) if not torch.nn.parameter.is_lazy(one))
+    return {one.untyped_storage().data_ptr() for one in tensors}
