@@ -15,18 +15,9 @@ ALIGNMENT = 4096
 Entry = dict[str, Any]
 """`{"tensor": {dtype, shape, strides, offset, bytes}}` or `{"value": encoded}`."""
 
-_CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+"""Positions of dtypes in `DTYPES`."""
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
-_is_neg = torch.Tensor.is_neg
-
-
-def dtype_code(dtype: torch.dtype) -> int:
-    """Return the position of `dtype` in `protocol.DTYPES`.
-
-    Raises:
-        KeyError: The dtype is not supported.
-    """
-    return _CODES[dtype]
 
 
 def manifest(values: list[Any]) -> tuple[list[Entry], int]:
@@ -127,8 +118,3 @@ def flatten(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [leaf for _, item in sorted(value.items(), key=lambda item: str(item[0])) for leaf in flatten(item)]
     return [value]
-
-
-def as_stored(value: Any) -> Any:
-    """Return a tensor whose memory holds its values, because torch may defer a negation until a read."""
-    return value.resolve_neg() if type(value) is torch.Tensor and _is_neg(value) else value

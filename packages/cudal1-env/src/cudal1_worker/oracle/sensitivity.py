@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cudal1_worker.oracle.distributions import is_movable, is_symmetric, is_unit, rows_sum_to_one
+from cudal1_worker.oracle.models import copied
 
 _VISIBLE = 2.0**-23
 """Minimum visible change of the answer, over its largest magnitude: float32's last place."""
@@ -29,14 +30,14 @@ class Variation:
         self, exact: Callable[[list[Any]], list[torch.Tensor]], values: list[Any], others: Iterable[list[Any]]
     ) -> None:
         self._exact = exact
-        self._values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+        self._values = copied(values)
         self._places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
         self._far = {place: _far_values(self._values[place]) for place in self._places}
         self._others: dict[int, list[torch.Tensor]] = {place: [] for place in self._places if self._far[place] is None}
         for other in others if self._others else ():  # one after another: inputs may be large
             for place, kept in self._others.items():
                 kept.append(other[place])
-        self._answers = self._answer()
+        self._answers = exact(copied(self._values))
 
     def most(self) -> list[float]:
         """Return for each tensor the maximum share of influential elements: 0.5 for symmetric ones."""
@@ -71,18 +72,11 @@ class Variation:
         found = [other[index] for other in self._others[place]]
         return [new for new in found if not torch.equal(new, now)]
 
-    def _answer(self) -> list[torch.Tensor]:
-        # `exact` passes values that it does not convert to the model, which may write to them.
-        values = [
-            value.clone()
-            if isinstance(value, torch.Tensor) and not (value.is_floating_point() and value.dtype != torch.float64)
-            else value
-            for value in self._values
-        ]
-        return self._exact(values)
-
     def _differs(self) -> bool:
-        return any(differ(before, after) for before, after in zip(self._answers, self._answer(), strict=True))
+        return any(
+            differ(before, after)
+            for before, after in zip(self._answers, self._exact(copied(self._values)), strict=True)
+        )
 
 
 def differ(before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -275,7 +275,7 @@ class Arm:
         known: list[Place] = []
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-                leaf = layout.as_stored(leaf)
+                leaf = leaf.resolve_neg()  # torch may defer a negation until a read
                 own = type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in registered
                 lies = Place(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype.itemsize)
                 meets = any(shared(lies, other) for other in known)
@@ -315,7 +315,7 @@ class Arm:
             self.reply,
             wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size,
             leaf.data_ptr(),
-            layout.dtype_code(leaf.dtype),
+            layout.CODES[leaf.dtype],
             rank,
             0 if kind == "cpu" else 1 if kind == "cuda" else 2,
             *shape,

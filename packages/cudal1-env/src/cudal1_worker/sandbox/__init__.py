@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterable
 
 from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, namespaces, seccomp
@@ -78,7 +79,7 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
     inside = "pid-namespace" in report.entered
     parent = 0 if inside else os.getppid()
     if "uts-namespace" in report.entered:
-        namespaces.name_host()
+        socket.sethostname("worker")  # a neutral one
     if spec.core is not None:
         os.sched_setaffinity(0, {spec.core})
     if "mount-namespace" in report.entered:

@@ -45,7 +45,6 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _SYS_PIVOT_ROOT = 155
 _SYS_CAPSET = 126
-_SYS_SECCOMP = 317
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -110,8 +109,3 @@ def drop_capabilities() -> None:
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     syscall(_SYS_CAPSET, ctypes.byref(header), ctypes.byref(nothing), call="capset")
-
-
-def seccomp(operation: int, flags: int, program: object) -> int:
-    """Set up filtering of system calls."""
-    return syscall(_SYS_SECCOMP, operation, flags, program, call="seccomp")

@@ -48,10 +48,3 @@ def write_maps(uid: int, gid: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
-
-
-def name_host() -> None:
-    """Set a neutral host name in the worker's uts namespace."""
-    import socket
-
-    socket.sethostname("worker")

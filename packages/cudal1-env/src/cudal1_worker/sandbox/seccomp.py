@@ -150,7 +150,8 @@ def enter(*, gate: bool = False) -> int | None:
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"the filter supports only x86_64; this machine is {platform.machine()}")
     program = bpf.Program.of(rules(bpf.NOTIFY if gate else bpf.ALLOW))
-    result = libc.seccomp(_SET_MODE_FILTER, _FLAG_NEW_LISTENER if gate else 0, ctypes.byref(program))
+    flags = _FLAG_NEW_LISTENER if gate else 0
+    result = libc.syscall(REFUSED["seccomp"], _SET_MODE_FILTER, flags, ctypes.byref(program), call="seccomp")
     return result if gate else None
 
 

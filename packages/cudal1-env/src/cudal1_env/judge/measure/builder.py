@@ -19,7 +19,7 @@ from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
-from cudal1_env.judge.workers.build_store import BuildKey, BuildStore
+from cudal1_env.judge.workers.build_store import BuildStore, build_key
 from cudal1_env.judge.workers.lease import Hold, sharing
 from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.judge.workers.worker import Worker
@@ -93,21 +93,21 @@ class Builder:
         """Return whether workers have their own file system, which can hide GPUs and confines their writes."""
         return "mount-namespace" in self.spec(None, core=None).layers
 
-    def key(self, case: Case) -> BuildKey | None:
-        """Return everything that a program's build depends on; None if workers could write to the store."""
+    def key(self, case: Case) -> str | None:
+        """Return the name of a program's entry in the store; None if workers could write to the store."""
         if not self.private_files():
             return None
         self.zygote.start()
         environment, cpu = clean_environment(**self.device.environment), cpu_info()
-        return BuildKey(
-            program=case.source,
-            reference=case.task.source,
-            layers=self.spec(None, core=None).layers,
-            toolchain=f"{toolchain(environment)}\ntorch {self.zygote.torch}, CUDA {self.zygote.cuda}",
-            # `-march=native` depends on the CPU's flags.
-            architecture=f"{cpu.get('flags')} {cpu.get('model name')}\n"
-            f"{self.device.name} {self.device.model}, driver {self.device.driver}",
-            flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
+        return build_key(
+            case.source,
+            case.task.source,  # determines the inputs' shapes
+            self.spec(None, core=None).layers,
+            toolchain(environment),
+            (self.zygote.torch, self.zygote.cuda),
+            (cpu.get("flags"), cpu.get("model name")),  # `-march=native` depends on them
+            (self.device.name, self.device.model, self.device.driver, self.device.tf32),
+            sorted(environment.items()),
         )
 
     def build(self, case: Case, pool: Pool, snapshot: Path | None = None, *, hold: Hold | None = None) -> Built:

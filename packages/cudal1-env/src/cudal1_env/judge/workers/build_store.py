@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -30,36 +31,15 @@ _LARGEST_SHARE = 0.25
 """Maximum size of an entry, as a share of the store."""
 
 
-class BuildKey(BaseModel):
-    """Everything that a program's compiled files depend on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    protocol: str = PROTOCOL_VERSION
-    """Version of the protocol."""
-    program: str
-    """The program's text."""
-    reference: str
-    """The reference's text, which determines the inputs' shapes."""
-    layers: tuple[str, ...]
-    """Sandbox layers of its workers."""
-    toolchain: str
-    """Compilers, torch, Triton and Python, with their versions (`toolchain.py`)."""
-    architecture: str
-    """CPU and GPU that programs are compiled for."""
-    flags: tuple[tuple[str, str], ...]
-    """Environment of its workers, and whether products use TF32."""
-
-    @property
-    def name(self) -> str:
-        """Name of the entry."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+def build_key(*parts: object) -> str:
+    """Return the name of an entry: a hash of all that compiled files depend on, and of the protocol's version."""
+    return hashlib.sha256(json.dumps([PROTOCOL_VERSION, *parts]).encode()).hexdigest()
 
 
 class _Manifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: BuildKey
+    key: str
     note: str
     """How the program's call on made-up inputs failed, if it did."""
     sha256: str
@@ -78,7 +58,7 @@ class BuildStore:
         self.max_bytes = max_bytes
         self.folder = folder or cache_folder() / "builds"
 
-    def find(self, key: BuildKey, target: Path) -> str | None:
+    def find(self, key: str, target: Path) -> str | None:
         """Copy an entry to `target`.
 
         Returns:
@@ -87,7 +67,7 @@ class BuildStore:
         Raises:
             MachineError: `target` cannot be written, as on a full disk.
         """
-        entry = self.folder / key.name
+        entry = self.folder / key
         if self.max_bytes <= 0 or not self._is_own() or not entry.is_dir():
             return None
         try:
@@ -106,12 +86,12 @@ class BuildStore:
             return None
         return manifest.note
 
-    def keep(self, key: BuildKey, snapshot: Path, note: str) -> None:
+    def keep(self, key: str, snapshot: Path, note: str) -> None:
         """Store a snapshot, unless this key has an entry. Does nothing if the folder is not writable.
 
         The snapshot must be the judge's own copy (`copy_plain`), taken before its worker knew a secret.
         """
-        if self.max_bytes <= 0 or (self.folder / key.name).exists():
+        if self.max_bytes <= 0 or (self.folder / key).exists():
             return
         with contextlib.suppress(OSError, MachineError):  # for example a full disk: build again next time
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -129,7 +109,7 @@ class BuildStore:
             return False
         return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
-    def _write(self, key: BuildKey, snapshot: Path, note: str) -> None:
+    def _write(self, key: str, snapshot: Path, note: str) -> None:
         aside, lock = make_owned(self.folder, _ASIDE)
         try:
             (aside / _FILES).mkdir()
@@ -139,7 +119,7 @@ class BuildStore:
                 remove(aside)
                 return
             (aside / _MANIFEST).write_text(_Manifest(key=key, note=note, sha256=sha256).model_dump_json())
-            os.rename(aside, self.folder / key.name)  # fails where another judge was faster
+            os.rename(aside, self.folder / key)  # fails where another judge was faster
         except (OSError, MachineError):
             remove(aside)
             raise

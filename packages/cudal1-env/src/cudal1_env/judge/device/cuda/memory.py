@@ -18,7 +18,7 @@ from cudal1_worker import vmm
 from cudal1_worker.masks import KEY_WORDS
 
 from cudal1_env.judge.device.base import ArmMemory, Contract, Output, address_of, check_holes
-from cudal1_env.judge.device.cuda.copies import Batch, Places
+from cudal1_env.judge.device.cuda.copies import Batch
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
 
@@ -153,7 +153,11 @@ class CudaMemory(ArmMemory):
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
         begins = [self._arena.address + self._start(one) for one in outputs]
-        np.add(plan.offsets, begins[0] if len(begins) == 1 else _places(begins)[plan.which], out=batch.sources)
+        np.add(
+            plan.offsets,
+            begins[0] if len(begins) == 1 else np.array(begins, dtype=np.uint64)[plan.which],
+            out=batch.sources,
+        )
         self._copies.run(batch)
         return self._read[: plan.size_bytes].copy()
 
@@ -207,7 +211,3 @@ class CudaMemory(ArmMemory):
 
     def close(self) -> None:
         self._made.close()
-
-
-def _places(numbers: Sequence[int] | Places) -> Places:
-    return np.asarray(numbers, dtype=np.uint64)
