@@ -36,3 +36,7 @@ def test_shared_is_that_some_address_is_in_both(one: Place, other: Place) -> Non
 def test_halves_of_a_matrix_share_nothing_and_shifted_columns_do(begin: int, expected: bool) -> None:
     left = Place(4096, (8, 3), (6, 1), 4)
     assert shared(Place(begin, (8, 3), (6, 1), 4), left) is expected
+
+
+def test_tensors_at_address_zero_share_it() -> None:
+    assert shared(Place(0, (), (), 4), Place(0, (2, 2), (2, 1), 4))

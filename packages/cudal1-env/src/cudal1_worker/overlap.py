@@ -36,7 +36,7 @@ class Place:
             "shape": tuple(self.shape),
             "strides": tuple(stride * self.item_bytes for stride in self.strides),
             "typestr": f"|V{self.item_bytes}",
-            "data": (self.address, False),
+            "data": (self.address + 1, False),  # numpy refuses 0, which a worker may report
         }
 
 
