@@ -119,7 +119,3 @@ class Masks:
                 raise vmm.CudaError(f"cuLaunchKernel failed with error {status} for the mask kernel")
 
         return start
-
-    def apply(self, source: int, target: int, size_bytes: int, key: Sequence[int]) -> None:
-        """Start combining bytes once; the arguments are those of `prepared`."""
-        self.prepared(source, target, size_bytes)(key)

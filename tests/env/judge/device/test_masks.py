@@ -113,7 +113,9 @@ def test_a_chain_of_any_length_writes_every_masked_block() -> None:
         _stride=size,
         _input_bytes=size,
         _device=SimpleNamespace(
-            masks=SimpleNamespace(apply=lambda source, target, size, key: written.append((target, tuple(key))))
+            masks=SimpleNamespace(
+                prepared=lambda source, target, size: lambda key: written.append((target, tuple(key)))
+            )
         ),
         _torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None)),
         _host=SimpleNamespace(data_ptr=lambda: 0),

@@ -241,4 +241,4 @@ def test_judges_that_write_read_and_evict_at_once_see_whole_entries(tmp_path: Pa
     assert not wrong
     names = {path.name for path in (tmp_path / "store").iterdir()}
     assert names
-    assert names <= {key for key in keys}
+    assert names <= set(keys)

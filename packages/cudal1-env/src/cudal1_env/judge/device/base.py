@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 from collections.abc import Collection, Generator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
-from cudal1_worker.overlap import Place
+from cudal1_worker.overlap import Place, shared
 
 from cudal1_env.errors import MachineError, NoRoomError
 from cudal1_env.judge.device.roofline import Roofline
@@ -337,6 +338,11 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
         if reach > _ADDRESSES:
             raise Contract(f"expected output {position} inside the worker's address space")
         outputs.append(Output(address, strides, want))
+    own = [one for one in outputs if one.expected.size and not one.expected.aliases]
+    if any(shared(one.place, other.place) for one, other in itertools.combinations(own, 2)):  # honest workers copy one
+        raise Contract(
+            "expected outputs that share no element with each other; return tensors with memory of their own"
+        )
     return outputs
 
 

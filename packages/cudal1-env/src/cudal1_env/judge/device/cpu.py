@@ -119,15 +119,12 @@ class CpuMemory(ArmMemory):
     def intact(self, slot: int, inputs: Bytes, address: int) -> bool:
         try:
             return np.array_equal(memory.read(self._pid, address, self._input_bytes), inputs)
-        except memory.Unreadable:
+        except Contract:
             return False
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         addresses = np.array([output.address for output in outputs], dtype=np.uint64)
-        try:
-            return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
-        except memory.Unreadable as error:
-            raise Contract("an output lies in memory that cannot be read", str(error)) from None
+        return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
 
     def whole(self, output: Output) -> npt.NDArray[np.generic]:
         want = output.expected
@@ -149,24 +146,18 @@ class CpuMemory(ArmMemory):
             if output.expected.aliases or not output.expected.size:
                 continue
             want, noise = output.expected, self._device.noise(output.expected.dtype)
-            try:
-                if output.span_bytes == want.size * want.item_bytes:  # no holes
-                    for done in range(0, output.span_bytes, noise.size):
-                        memory.write(self._pid, output.address + done, noise[: output.span_bytes - done])
-                else:
-                    span = self._span(output)
-                    _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)
-                    memory.write(self._pid, output.address, span)
-            except memory.Unreadable as error:
-                raise Contract("an output lies in memory that cannot be written", str(error)) from None
+            if output.span_bytes == want.size * want.item_bytes:  # no holes
+                for done in range(0, output.span_bytes, noise.size):
+                    memory.write(self._pid, output.address + done, noise[: output.span_bytes - done])
+            else:
+                span = self._span(output)
+                _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)
+                memory.write(self._pid, output.address, span)
 
     def _span(self, output: Output) -> Bytes:
         """Copy the memory from an output's first to its last element."""
         check_holes(output)
-        try:
-            return memory.read(self._pid, output.address, output.span_bytes)
-        except memory.Unreadable as error:
-            raise Contract("an output lies in memory that cannot be read", str(error)) from None
+        return memory.read(self._pid, output.address, output.span_bytes)
 
     def close(self) -> None:
         for block in self._slots:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 import numpy as np
 import numpy.typing as npt
 
+from cudal1_env.judge.device.base import Contract
+
 _F_SEAL_SEAL = 0x1
 _F_SEAL_SHRINK = 0x2
 _F_SEAL_GROW = 0x4
@@ -37,10 +39,6 @@ for _one in (_readv, _writev):
         ctypes.c_ulong,
         ctypes.c_ulong,
     ]
-
-
-class Unreadable(Exception):
-    """Memory at an address that a worker named is not fully mapped, or not writable. All functions here raise it."""
 
 
 class SharedBlock:
@@ -88,15 +86,23 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
 
 
 def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Copy a range of a worker's memory."""
+    """Copy a range of a worker's memory.
+
+    Raises:
+        Contract: It is not fully mapped.
+    """
     data = np.empty(size_bytes, dtype=np.uint8)
-    _move(_readv, pid, address, data, "readable")
+    _move(_readv, pid, address, data, "read")
     return data
 
 
 def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
-    """Write a range of a worker's memory."""
-    _move(_writev, pid, address, data, "writable")
+    """Write a range of a worker's memory.
+
+    Raises:
+        Contract: It is not fully writable.
+    """
+    _move(_writev, pid, address, data, "written")
 
 
 def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np.uint8], how: str) -> None:
@@ -107,7 +113,8 @@ def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np
         remote = np.array([[address + done, data.size - done]], dtype=np.uint64)
         count = call(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
         if count <= 0:
-            raise Unreadable(f"only {done} of {data.size} bytes at {address:#x} are {how}")
+            got = f"{done} of {data.size} bytes at {address:#x}"
+            raise Contract(f"an output lies in memory that cannot be {how}", got)
         done += count
 
 
@@ -121,6 +128,9 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
 
     Returns:
         The items one after another, shape (sum of sizes,).
+
+    Raises:
+        Contract: Some of them are not mapped.
     """
     data = np.empty(int(sizes.sum()), dtype=np.uint8)
     remote = np.stack([addresses, sizes], axis=1)
@@ -130,7 +140,7 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
         want = int(part[:, 1].sum())
         local = np.array([[data.ctypes.data + done, want]], dtype=np.uint64)
         if _readv(pid, local.ctypes.data, 1, part.ctypes.data, len(part), 0) != want:
-            raise Unreadable(f"some of {len(part)} items are not mapped")
+            raise Contract("an output lies in memory that cannot be read")
         done += want
     return data
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
-from cudal1_worker.overlap import Place, shared
 
 from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Output, address_of
 from cudal1_env.judge.device.memory import sealed_file
@@ -263,18 +262,7 @@ class Arm:
 
     def outputs(self, page: bytes) -> list[Output]:
         """Return a call's outputs as the worker describes them; call it within `contract`."""
-        return self.reader.outputs(page, self._check)
-
-    def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that share an element; an honest worker copies the second."""
-        known: list[Place] = []
-        for place, one in enumerate(outputs):
-            if one.expected.size and not one.expected.aliases:
-                if any(shared(one.place, other) for other in known):
-                    raise Contract(
-                        f"output {place} shares elements with another output; return tensors with memory of their own"
-                    )
-                known.append(one.place)
+        return self.reader.outputs(page)
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Read elements of a call's outputs; call it within `contract`.

@@ -138,7 +138,7 @@ class CudaMemory(ArmMemory):
         keys = np.frombuffer(os.urandom(8 * KEY_WORDS * count), dtype=np.uint64).reshape(-1, KEY_WORDS).tolist()
         for number, key in enumerate(keys):
             source, _ = calls[min(number, len(calls) - 1)]
-            self._device.masks.apply(source.data_ptr(), begin + size * number, size, key)
+            self._device.masks.prepared(source.data_ptr(), begin + size * number, size)(key)
         for _, plan in calls:
             plan.prepared = self._reading(plan)
         self._torch.cuda.synchronize()
