@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.host_memory import check_host_memory, drivers_bytes, held_bytes
+from cudal1_env.judge.measure.headroom import check_host_memory, drivers_bytes, held_bytes
 from cudal1_env.records import Status
 
 MIB = 1 << 20
