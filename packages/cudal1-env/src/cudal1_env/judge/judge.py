@@ -446,17 +446,15 @@ class Judge(ByEach):
         """
         if verdict.reference_ms is None:
             return verdict.evaluation
-        pool = self._pools.get(pool_key(case, seed))
-        if pool is None or pool.closed or pool.task.source != case.task.source:
-            pool = self._pools.take(case, seed)
+        pool = self._pools.kept(case, seed) or self._pools.take(case, seed)
         try:
-            constant_bytes, doubts = self._searched(case, pool)
-        except (NoRoomError, TooLargeError):
-            self._pools.retire_others(pool)
             try:
                 constant_bytes, doubts = self._searched(case, pool)
-            except (NoRoomError, TooLargeError) as error:
-                raise too_large(case, error) from error
+            except (NoRoomError, TooLargeError):
+                self._pools.retire_others(pool)
+                constant_bytes, doubts = self._searched(case, pool)
+        except (NoRoomError, TooLargeError) as error:
+            raise too_large(case, error) from error
         evaluation = limited(verdict, constant_bytes * verdict.byte_ms, doubts)
         return evaluation.model_copy(update={"seconds": case.watch.seconds()})
 

@@ -7,6 +7,8 @@ weights and inputs.
 
 from __future__ import annotations
 
+import contextlib
+
 from cudal1_worker import protocol as wire
 
 from cudal1_env.errors import TaskError
@@ -43,7 +45,7 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen) -> None:
     case, arm = built.case, builder.again(built, pool)
     try:
         with case.watch.phase("warmup"):
-            construct(case, pool, arm, seen)
+            construct(case, pool, arm, seen, contextlib.nullcontext())
         with case.watch.phase("oracle"):
             sets = pool.untimed_sets()
         seen.first_set = sets[-1].index

@@ -5,7 +5,7 @@ They raise `Fault` if the candidate fails.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
@@ -16,13 +16,8 @@ from cudal1_env.judge.oracle.pool import Pool, private_seed
 from cudal1_env.judge.oracle.state import match
 from cudal1_env.records import Status
 
-UNSHARED = nullcontext()
-"""For a device with no other arm of the same trial."""
 
-
-def construct(
-    case: Case, pool: Pool, candidate: Arm, seen: Seen, alone: AbstractContextManager[object] = UNSHARED
-) -> None:
+def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen, alone: AbstractContextManager[object]) -> None:
     """Construct the candidate's model and match its state.
 
     Before the first trial of an evaluation, the candidate is constructed and called once on inputs and weights drawn

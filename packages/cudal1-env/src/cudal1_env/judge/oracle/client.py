@@ -84,6 +84,8 @@ class Weights:
 class Request:
     """A request for an input set."""
 
+    index: int
+    """Its number in the pool; -1 for a set that no candidate gets."""
     seed: int
     """Single-use."""
     distribution: str

@@ -104,10 +104,6 @@ class Findings:
     """Results of `Pool.recurrence`."""
 
 
-_Draft = tuple[int, Request]
-"""Number of an input set, and the request for it."""
-
-
 class Pool:
     """Input sets of one task under one seed, made by its oracle on demand.
 
@@ -378,9 +374,9 @@ class Pool:
         self.oracle.ask("probe", seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
-            request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)
+            request = self._request(-1, seed, name, self.secrets.generator("probe", name), whole=False)
             try:
-                ((one, reason),) = self._finished([(-1, request)])
+                ((one, reason),) = self._finished([request])
             except RaisedError:
                 if name == "own":
                     raise
@@ -417,11 +413,11 @@ class Pool:
         with self._lock:
             if (known := self._wide.get(index)) is not None:
                 return known
-            index, request = self._draft(index, distribution)
+            request = self._draft(index, distribution)
             try:
-                ((one, _),) = self._finished([(index, replace(request, nearby=True))])
+                ((one, _),) = self._finished([replace(request, nearby=True)])
             except RaisedError:  # not every function is defined on moved inputs
-                ((one, _),) = self._finished([(index, request)])
+                ((one, _),) = self._finished([request])
             self.make_way()
             if (kept := self._sets.get(index)) is None:
                 return one.answers
@@ -433,26 +429,25 @@ class Pool:
                 self.size_bytes += size
             return found
 
-    def _draft(self, index: int, name: str) -> _Draft:
+    def _draft(self, index: int, name: str) -> Request:
         random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
-        return index, self._request(self.secrets.number("set", index), name, random, whole=whole)
+        return self._request(index, self.secrets.number("set", index), name, random, whole=whole)
 
-    def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
+    def _request(self, index: int, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Return the request for a set, with random positions in each output to sample."""
         share = max(16, _SAMPLE_ELEMENTS // len(self.io_spec.outputs))
         positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.io_spec.outputs]
-        return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
+        return Request(index, seed, name, [part.astype(np.int64) for part in positions], whole)
 
-    def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
+    def _finished(self, requests: Sequence[Request]) -> list[tuple[InputSet, str]]:
         """Make sets; return each with the reason if it is unusable."""
         result: list[tuple[InputSet, str]] = []
-        made = self.oracle.make([request for _, request in drafts])
-        for (index, request), (inputs, answers, reason) in zip(drafts, made, strict=True):
-            errors = self._reference_error.get(request.distribution, [one.reference_error for one in answers])
-            known = tuple(replace(one, reference_error=error) for one, error in zip(answers, errors, strict=True))
-            again = partial(self._widened, index, request.distribution)
-            result.append((InputSet(index, request.distribution, inputs, known, again), reason))
+        for one, (inputs, answers, reason) in zip(requests, self.oracle.make(requests), strict=True):
+            errors = self._reference_error.get(one.distribution, [answer.reference_error for answer in answers])
+            known = tuple(replace(answer, reference_error=e) for answer, e in zip(answers, errors, strict=True))
+            again = partial(self._widened, one.index, one.distribution)
+            result.append((InputSet(one.index, one.distribution, inputs, known, again), reason))
         return result
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import check_memory
-from cudal1_env.judge.measure.prepare import UNSHARED, construct, load_weights
+from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen, Verdict
 from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
@@ -111,7 +111,8 @@ class Trials:
         counts, unless memory ran out: a program may take the memory and end.
         """
         pool.make_way()  # leaves cached memory to the arms
-        sets = self._warm_sets(case, pool, WARM_SETS)
+        with case.watch.phase("oracle"):
+            sets = pool.sets(0, WARM_SETS)
         first = [] if self._device.free_bytes() is None else sets[:1]
         alone = threading.Lock()
         with case.watch.phase("warmup"), pool.making_ahead(), ThreadPoolExecutor(1) as executor:
@@ -157,7 +158,7 @@ class Trials:
             pool.spend(sets.next)
 
     def _construct_reference(
-        self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object] = UNSHARED
+        self, pool: Pool, reference: Arm, sets: Sequence[InputSet], alone: AbstractContextManager[object]
     ) -> None:
         """Construct the reference's model and call it while `alone` is held, so that it takes its memory."""
         with of_reference(pool):
@@ -170,7 +171,8 @@ class Trials:
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
         """Make the reference's untimed calls; return the seconds of the fastest after the first, as it reports them."""
-        sets = self._warm_sets(case, pool, WARM_SETS)
+        with case.watch.phase("oracle"):
+            sets = pool.sets(0, WARM_SETS)
         with case.watch.phase("warmup"), of_reference(pool):
             if pool.io_spec.state:
                 reference.load(pool.weights())
@@ -185,10 +187,6 @@ class Trials:
             load_weights(pool, candidate, seen)
             for slot, one in enumerate(pool.sets(0, WARM_SETS)):
                 seen.tally.check(one, candidate.warm(one, slot))
-
-    def _warm_sets(self, case: Case, pool: Pool, count: int) -> list[InputSet]:
-        with case.watch.phase("oracle"):
-            return pool.sets(0, count)
 
     # --- how much ----------------------------------------------------------------------------------------------
 
