@@ -127,10 +127,8 @@ def judged(judge: Judge, jobs: Sequence[Job], began: float | None) -> Counts:
     pairs = [(job.task, job.program) for job in jobs]
     began = time.perf_counter() if began is None else began
     found: list[Evaluation] = []
-    for start in range(0, len(pairs), judge.settings.max_pools):  # the maximum of `precompile`
-        part = pairs[start : start + judge.settings.max_pools]
-        judge.precompile(part)
-        found += judge.evaluate_many(part, precision="training")
+    for start in range(0, len(pairs), judge.settings.max_pools):
+        found += judge.evaluate_many(pairs[start : start + judge.settings.max_pools], precision="training")
     seconds = time.perf_counter() - began
     ratios = [one.speedup for one in found if one.status is Status.CORRECT and one.speedup is not None]
     return Counts(

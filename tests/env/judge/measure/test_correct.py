@@ -271,7 +271,7 @@ def test_a_precompilation_gives_way_and_decides_nothing(monkeypatch: pytest.Monk
     with Judge(JudgeSettings(device="cpu", build_store_bytes=0)) as one:
         monkeypatch.setattr(one.device, "locks", ("gpu-of-this-test",), raising=False)
         monkeypatch.setattr(leases, "PATIENCE_S", 0.5)
-        one.precompile([(ADD, RIGHT)])
+        one.evaluate(ADD, RIGHT)  # opens the pool
         found: list[Evaluation] = []
         without_nvcc = COMPILER.replace("load_inline and ", "")  # what names nvcc compiles without a lease
         thread = threading.Thread(target=lambda: found.append(one.evaluate(ADD, without_nvcc)))

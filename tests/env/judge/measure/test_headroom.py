@@ -160,7 +160,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(monkeypatch: pyte
     judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
     assert isinstance(told[0], TaskError)
     assert isinstance(told[1], Evaluation)
-    judge.precompile([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
+    judge.evaluate_each([(broken, ANSWER + f"# triton {k}\n") for k in range(3)], told.__setitem__)
     assert asked.count("file/broken") == 2
 
 

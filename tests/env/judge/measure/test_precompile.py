@@ -83,8 +83,6 @@ def test_a_build_counts_as_one_wherever_it_is(judge: Judge, init: str, call: str
 def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
     jobs = [(TASK, program) for program in programs]
-    judge.precompile([*jobs, *jobs, (TASK, "not compiled")])
-    assert len(judge._builder.precompilations._kept) == len(programs)
     for one in judge.evaluate_many(jobs):
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5
@@ -95,8 +93,10 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
 def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompilation, "_MAX_KEPT", 2)
     quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
-    judge.precompile([(TASK, f"{quick}# {k}\n") for k in range(4)])
     precompilations = judge._builder.precompilations
+    for k in range(4):
+        case = judge._case(TASK, f"{quick}# {k}\n", "training")
+        precompilations.keep(case, judge._pools.take(case, None))
     assert len(precompilations._kept) == 2
     root = judge._builder.folders._root
     assert len([path for path in root.iterdir() if path.name.startswith("kept-")]) == 2

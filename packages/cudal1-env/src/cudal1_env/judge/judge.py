@@ -261,26 +261,6 @@ class Judge(ByEach):
         most = self.settings.lanes if precision == "correct" else self.settings.max_pools
         return min(len(os.sched_getaffinity(0)), most)
 
-    def precompile(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
-        """Compile programs that need a compiler, and their tasks' baselines, in parallel.
-
-        `evaluate` and `evaluate_many` then use the results. Programs of tasks that cannot be judged are skipped;
-        `evaluate` raises the reason.
-
-        Args:
-            jobs: Task and program; at most `JudgeSettings.max_pools` tasks.
-            precision: The precision at which they will be judged.
-        """
-        with self._lock, self._precompilations() as executor:
-            begun: Begun = {}
-            cases = [self._case(task, source, precision) for task, source in jobs]
-            self._pools.open(executor, [(case, None) for case in cases])
-            for case in cases:
-                if (pool := self._pools.kept(case, None)) is not None:
-                    self._precompile(executor, begun, case, pool)
-            for one in begun.values():
-                one.result()
-
     def _precompilations(self) -> ThreadPoolExecutor:
         """Return an executor with one thread for every two cores, because a build runs two compilers."""
         return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
