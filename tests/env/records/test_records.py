@@ -43,5 +43,7 @@ def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(RecordError, match="holds no evaluation"):
         read_record(path)
-    with pytest.raises(RecordError, match="cannot read the record"):
-        read_record(tmp_path / "missing.json")
+    path.write_bytes(b"\xff\xfe")
+    for unreadable in (path, tmp_path / "missing.json"):
+        with pytest.raises(RecordError, match="cannot read the record"):
+            read_record(unreadable)

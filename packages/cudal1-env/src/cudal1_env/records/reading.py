@@ -19,7 +19,7 @@ def read_record(path: Path) -> Evaluation:
     try:
         # No splitlines: a program's text may hold characters that splitlines takes for the end of a line.
         lines = path.read_text(encoding="utf-8").strip().split("\n")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot read the record {path}: {error}") from error
     for text in ("\n".join(lines), lines[-1]):
         try:
