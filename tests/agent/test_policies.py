@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -287,6 +290,20 @@ def test_a_busy_endpoint_is_retried_and_a_refusal_is_not() -> None:
             policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
         assert len(asked) == 1
         policy.close()
+
+
+def test_a_process_ends_although_an_endpoint_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = (
+            "import threading, time\n"
+            "from cudal1_agent.policies.openai import OpenAIPolicy\n"
+            f"policy = OpenAIPolicy('m', url='http://127.0.0.1:{silent.getsockname()[1]}/v1', timeout_s=600)\n"
+            "ask = lambda: policy.sample(['a'], 2, temperature=1.0, max_new_tokens=1, seed=0)\n"
+            "threading.Thread(target=ask, daemon=True).start()\n"
+            "time.sleep(0.5)\n"
+            "policy.close()\n"
+        )
+        assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 def test_a_missing_or_malformed_endpoint_is_a_policy_error() -> None:
