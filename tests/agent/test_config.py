@@ -62,6 +62,7 @@ def test_a_named_model_gets_the_pretrained_defaults() -> None:
     [
         ("sed = 1", "sed"),
         ("seed = -1", "seed"),
+        ("seed = 4294967296", "seed"),
         ("stages = ['contrast', 'sft']", "order"),
         ("stages = ['sft', 'contrst']", "stages.1: unknown choice 'contrst'; did you mean 'contrast'"),
         ("[evaluation]\nsamples = 2", "temperature 0"),

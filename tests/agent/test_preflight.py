@@ -177,7 +177,7 @@ def test_a_time_is_read(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["9", "0m", "-3m", "soon"])
+@pytest.mark.parametrize("text", ["9", "0m", "-3m", "soon", "501h", "9" * 400 + "s"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write a time above 0, such as 540s"):
         seconds_of(text)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from cudal1_data.commandline import TIME_IS_UP, finished, parsed
 
-from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
+from cudal1_agent.errors import AgentError, ConfigError, RunError, TimeIsUpError
 from cudal1_agent.optimize.command import Optimize
 
 RUNS = Path("runs")
@@ -21,6 +21,9 @@ RUNS = Path("runs")
 
 MODELS = Path("models")
 """Default folder for fetched models."""
+
+_MAX_INTERVAL_S = 3600.0
+"""Longest time between two updates of `watch`, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +262,10 @@ class Watch:
 
         from cudal1_agent.reporting.watch import watch
 
+        if not 0 < self.interval <= _MAX_INTERVAL_S:
+            raise ConfigError(
+                f"invalid --interval {self.interval:g}: give seconds above 0 and at most {_MAX_INTERVAL_S:g}"
+            )
         try:
             watch(self.run_dir, Console(), once=self.once, interval_s=self.interval)
         except KeyboardInterrupt:

@@ -285,7 +285,7 @@ class EvaluationSettings(Frozen):
 class Settings(Frozen):
     """All settings of a run."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of the model, the order of the data, and all sampling."""
     suite: str = "starter"
     """Name of the suite for `cudal1_data.load_suite`."""

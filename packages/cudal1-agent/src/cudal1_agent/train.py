@@ -184,7 +184,14 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
                 f"the corpus {path} has changed since the run {folder.path} began (SHA-256 {noted.sha256[:12]}..., now "
                 f"{found[:12]}...); put the old one back, or begin a new run with another --run-dir"
             )
-    selection = select_pairs(
+    selection = _selected(path, settings, tasks, device)
+    if noted is None:
+        write_aside(folder.path / CORPUS, selection.note().model_dump_json(indent=2) + "\n")
+    return selection, bool(selection.kernelbench)
+
+
+def _selected(path: Path, settings: Settings, tasks: TaskSets, device: Device) -> CorpusSelection:
+    return select_pairs(
         path,
         settings.sft,
         device,
@@ -192,9 +199,6 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
         sizes=tasks.held_out_sizes,
         train_on_test=settings.train_on_test,
     )
-    if noted is None:
-        write_aside(folder.path / CORPUS, selection.note().model_dump_json(indent=2) + "\n")
-    return selection, bool(selection.kernelbench)
 
 
 def next_model(settings: Settings, run_dir: Path) -> str | Path | None:
@@ -256,6 +260,7 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, ForkPoint]
         ConfigError: The settings cannot work, or memory or disk do not suffice.
         PolicyError: The model cannot be loaded.
         CorpusError: There is nothing to train on.
+        DataError: The corpus is no corpus.
     """
     quiet_libraries()
     check_settings(settings, run_dir)
@@ -274,6 +279,8 @@ def dry_run(settings: Settings, run_dir: Path, *, origin: tuple[Path, ForkPoint]
     names = [phase.name for phase in phases(settings, run_dir)]
     if origin is not None:
         names = names[names.index(last_phase(origin[1])) + 1 :]
+    if settings.sft.corpus is not None and "sft" in names and read_corpus_note(run_dir) is None:
+        _selected(settings.sft.corpus, settings, tasks, device)
     return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {', '.join(names)}"
 
 

@@ -158,9 +158,7 @@ def _audited(
                 lambda _: None,
             )
     except OverError:
-        raise TimeIsUpError(
-            f"the time is over before the task gate was finished ({budget.seconds:.0f} s); give a larger --budget"
-        ) from None
+        raise TimeIsUpError(_over("the task gate was finished", budget)) from None
     found = report.tasks[-1]
     state.gate = found.verdict
     if found.verdict == "refused":
@@ -192,9 +190,7 @@ def _baselines(
                     break
                 found = search.judge(itself, budget.search_s, again=True)
         except OverError:
-            raise TimeIsUpError(
-                f"the time is over before the module was measured ({budget.seconds:.0f} s); give a larger --budget"
-            ) from None
+            raise TimeIsUpError(_over("the module was measured", budget)) from None
         if not found.correct:
             raise OptimizeError(f"{task.name} is not judged correct against itself: {found.status}: {found.message}")
         if found.too_short:
@@ -214,6 +210,13 @@ def _baselines(
             speedup = measured[-1].speedup
             say(f"{candidate.origin}: {interval_text(speedup) if speedup else measured[-1].status}")
         return measured
+
+
+def _over(what: str, budget: Budget) -> str:
+    return (
+        f"the search's time was over before {what}: {budget.spent_s:.0f} s of {budget.seconds:.0f} s, the rest is for "
+        "confirming a program; give a larger --budget"
+    )
 
 
 def _too_short(task: Task, found: Evaluation) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from cudal1_agent.errors import ConfigError, TimeIsUpError
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_S = 500 * 3600.0
+"""Longest time limit in seconds. The operating system's own limit is 2^31 ms, 596 hours."""
 
 
 class Deadline:
@@ -52,12 +54,16 @@ def seconds_of(text: str, *, option: str = "--for") -> float:
         option: Name of the option, for the error.
 
     Raises:
-        ConfigError: The text is not a time above 0.
+        ConfigError: The text is not a time above 0 and up to 500 hours.
 
     >>> seconds_of("9m"), seconds_of("90s")
     (540.0, 90.0)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    if found is None or float(found[1]) == 0:
-        raise ConfigError(f"invalid {option} {text!r}: write a time above 0, such as 540s, 9m or 1.5h")
-    return float(found[1]) * _UNITS_S[found[2]]
+    seconds = 0.0 if found is None else float(found[1]) * _UNITS_S[found[2]]
+    if not 0 < seconds <= _MAX_S:
+        raise ConfigError(
+            f"invalid {option} {text!r}: write a time above 0, such as 540s, 9m or 1.5h; "
+            f"{_MAX_S / 3600:.0f}h is the longest"
+        )
+    return seconds
