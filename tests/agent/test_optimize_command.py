@@ -37,7 +37,6 @@ def typed(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
         (("{file}", "--url", "http://127.0.0.1:9/v1"), "--url and --model go together"),
         (("{file}", "--url", "u", "--model", "m", "--run", "r"), "exclude each other"),
         (("{file}", "--run", "{tmp}/none"), "no run in"),
-        (("{file}", "--budget", "1s", "--out", "{tmp}/o"), "was not finished after"),
     ],
 )
 def test_what_cannot_be_begun_is_one_sentence_and_exit_code_2(
@@ -52,7 +51,15 @@ def test_what_cannot_be_begun_is_one_sentence_and_exit_code_2(
     printed = capsys.readouterr()
     assert said in printed.err.strip().splitlines()[-1]
     assert printed.out == ""
-    assert not (tmp_path / "o").exists()
+
+
+def test_time_that_is_over_before_the_module_is_examined_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o"
+    assert typed(monkeypatch, module_file(tmp_path), "--device", "cpu", "--budget", "1s", "--out", out) == 75
+    assert "the search's time was over before the module was examined" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_time_that_is_over_before_the_module_is_measured_is_exit_code_75(

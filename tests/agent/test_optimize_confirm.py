@@ -119,8 +119,27 @@ def test_a_policys_program_is_believed_only_beyond_the_judges_overhead(
 ) -> None:
     asked = confirmation(tmp_path, monkeypatch, {}, program(1.5))
     found = asked._search.evaluate(program(1.5), "report", 10.0).model_copy(update={"rewarded_low": 0.9})
-    monkeypatch.setattr(asked._search, "evaluate", lambda *_: found)
+    monkeypatch.setattr(asked._search, "known", lambda *_: found)
     assert not isinstance(asked._tried(Candidate(program(1.5), "template"), found), str)
     said = asked._tried(Candidate(program(1.5), "answer 1", own=False), found)
     assert isinstance(said, str)
     assert "the end that counts is 0.90" in said
+
+
+def test_a_second_command_takes_the_first_ones_confirmation_and_the_report_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = confirmation(tmp_path, monkeypatch, {}, program(3.0))
+    left = iter([500.0, -1.0])  # for the judge, then for the module
+    monkeypatch.setattr(Budget, "left_s", property(lambda _: next(left)))
+    assert asked.winner() is None
+    assert asked.out_of_time
+    (note,) = asked.notes
+    assert "program 0: confirmed 3.00 x" in note
+    assert "before it was measured in your module" in note
+
+    monkeypatch.setattr(Budget, "left_s", property(lambda _: 500.0))
+    monkeypatch.setattr(asked._search, "evaluate", lambda *_: pytest.fail("it was confirmed before"))
+    found = asked.winner()
+    assert found is not None
+    assert found[0].confirmed.point == 3.0

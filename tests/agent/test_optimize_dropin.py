@@ -114,7 +114,7 @@ def test_a_folder_that_holds_something_else_is_refused(target: Target, tmp_path:
         OutFolder(tmp_path / "notes", target, "cpu")
     with pytest.raises(OptimizeError, match="a Python name, such as my_block"):
         OutFolder(tmp_path / "my-block", target, "cpu")
-    OutFolder(tmp_path / "block", target, "cpu")
+    OutFolder(tmp_path / "block", target, "cpu").begin()
     changed = read_target(str(module_file(tmp_path, MODULE.replace("tanh", "sin"))))
     with pytest.raises(OptimizeError, match="another version of Scaled"):
         OutFolder(tmp_path / "block", changed, "cpu")
@@ -122,6 +122,7 @@ def test_a_folder_that_holds_something_else_is_refused(target: Target, tmp_path:
 
 def test_a_dropin_is_taken_back_whole(target: Target, tmp_path: Path) -> None:
     folder = OutFolder(tmp_path / "block", target, "cpu")
+    folder.begin()
     for name in DROPIN:
         (folder.path / name).write_text("old")
     folder.take_back()

@@ -43,6 +43,8 @@ class Confirmation:
         self._examined, self._baselines, self._say = examined, baselines, say
         self.refuted: dict[str, str] = {}
         """Programs that were not confirmed, with the reason, by origin."""
+        self.notes: list[str] = []
+        """Programs for which the time was over."""
         self.out_of_time = False
         """Whether the time was over before any was confirmed."""
 
@@ -74,13 +76,26 @@ class Confirmation:
         return best
 
     def _tried(self, candidate: Candidate, chosen: Evaluation) -> tuple[Winner, Path] | str:
-        again = self._search.evaluate(candidate.source, "report", self._budget.left_s)
+        # A verdict of an earlier command is on inputs that chose nothing, too; a second one would be a draw for luck.
+        again = self._search.known(candidate.source, "report")
+        again = again or self._search.evaluate(candidate.source, "report", self._budget.left_s)
         if not again.correct or again.speedup is None:
             return f"{again.status.value}: {again.message}"
         end = again.speedup.low if candidate.own else low(again)
         if end <= 1.0:
             return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {end:.2f}"
-        self._say(f"{candidate.origin}: confirmed {interval_text(again.speedup)} on new inputs; now in your module")
+        confirmed = f"{candidate.origin}: confirmed {interval_text(again.speedup)} on new inputs"
+        self._say(f"{confirmed}; now in your module")
+        try:
+            return self._winner(candidate, chosen, again, end)
+        except OverError:
+            self.notes.append(f"{confirmed}; the time was over before it was measured in your module")
+            raise
+
+    def _winner(
+        self, candidate: Candidate, chosen: Evaluation, again: Evaluation, end: float
+    ) -> tuple[Winner, Path] | str:
+        """Return a program that the judge confirmed, if it is faster inside the module; otherwise the reason."""
         tolerances = tolerances_of(again, len(self._examined.outputs))
         staged = self._folder.stage(candidate.source, self._examined, tolerances)
         looks = self._child("test", staged)
@@ -88,8 +103,9 @@ class Confirmation:
         inside = self._in_module(staged)
         if inside.speedup.low <= 1.0:
             return f"in your module it is {interval_text(inside.speedup)}"
-        strongest, ratio = self._against_strongest(candidate, again.speedup)
         assert chosen.speedup is not None
+        assert again.speedup is not None
+        strongest, ratio = self._against_strongest(candidate, again.speedup)
         winner = Winner(
             origin=candidate.origin,
             source_sha256=again.source_sha256,

@@ -68,7 +68,7 @@ class OutFolder:
     """An output folder."""
 
     def __init__(self, path: Path, target: Target, device: Device) -> None:
-        """Open or create the folder.
+        """Check that the folder can be written; `begin` creates it.
 
         Raises:
             OptimizeError: The folder holds something else, or its name cannot be a package's.
@@ -78,11 +78,21 @@ class OutFolder:
             raise OptimizeError(
                 f"{path} cannot be imported; let the last part of --out be a Python name, such as {snake(path.name)}"
             )
-        asked = Asked(name=target.name, task_sha256=digest(target.task.source), device=device)
+        self._asked = Asked(name=target.name, task_sha256=digest(target.task.source), device=device)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            self._check(asked)
-        self.search.mkdir(parents=True, exist_ok=True)
-        write_aside(self.search / "search.json", asked.model_dump_json() + "\n")
+            self._check()
+
+    def begin(self) -> None:
+        """Create the folder, with a note of what it is for.
+
+        Raises:
+            OptimizeError: It cannot be created.
+        """
+        try:
+            self.search.mkdir(parents=True, exist_ok=True)
+            write_aside(self.search / "search.json", self._asked.model_dump_json() + "\n")
+        except OSError as error:
+            raise OptimizeError(f"{self.path} cannot be written: {error.strerror}; name another --out") from error
 
     @property
     def search(self) -> Path:
@@ -98,12 +108,12 @@ class OutFolder:
         """Open the archive of verdicts."""
         return Archive(self.search / "archive.sqlite")
 
-    def _check(self, asked: Asked) -> None:
+    def _check(self) -> None:
         try:
             found = Asked.model_validate_json((self.search / "search.json").read_bytes())
         except (OSError, ValidationError) as error:
             raise OptimizeError(f"{self.path} holds other files; name a new or an empty folder with --out") from error
-        if found != asked:
+        if found != self._asked:
             raise OptimizeError(
                 f"{self.path} holds the search for another version of {found.name} on {found.device}; name another "
                 "--out, or remove the folder"

@@ -98,10 +98,16 @@ def optimize(
     with ExitStack() as opened:
         if answers is not None:
             opened.callback(answers.close)
-        began_s = monotonic()
-        examined = examine(target, device, timeout_s=budget.search_s)
-        state = _State(examined, {"examine": round(monotonic() - began_s, 1)})
         folder = OutFolder(out, target, device)
+        began_s = monotonic()
+        try:
+            examined = examine(target, device, timeout_s=budget.search_s)
+        except OptimizeError:
+            if budget.search_s <= 0:
+                raise TimeIsUpError(_over("the module was examined", budget)) from None
+            raise
+        state = _State(examined, {"examine": round(monotonic() - began_s, 1)})
+        folder.begin()
         audit = _audited(target.task, device, folder, budget, state, say)
         archive = opened.enter_context(folder.archive())
         floor = verdicts_floor(folder.search, machine_key(device), archive.position())
@@ -301,7 +307,7 @@ def _record(
         ),
         answers=answers.asked if answers is not None else 0,
         without_program=answers.without_program if answers is not None else 0,
-        notes=tuple(state.notes),
+        notes=(*state.notes, *confirmation.notes),
         refuted=confirmation.refuted,
         winner=winner[0] if winner is not None else None,
     )

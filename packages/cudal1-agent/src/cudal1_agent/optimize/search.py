@@ -108,7 +108,7 @@ class Search:
             TaskError: The module cannot be judged.
             MachineError: The machine broke.
         """
-        known = None if again else self._known(candidate)
+        known = None if again else self.known(candidate.source, "training")
         found = known or self.evaluate(candidate.source, "training", seconds)
         after_s = 0.0 if known is not None else self._budget.spent_s
         self._seen[digest(candidate.source)] = found
@@ -121,6 +121,15 @@ class Search:
         )
         self.judged.append((candidate, found, shown))
         return found
+
+    def known(self, source: str, precision: Precision) -> Evaluation | None:
+        """Return the last verdict on a program, of this command or an earlier one on this machine; None for none."""
+        found = [
+            one
+            for one in self._archive.program(self._task.id, digest(source), after=self._floor)
+            if one.task_source == self._task.source and one.protocol == PROTOCOL_VERSION and one.precision == precision
+        ]
+        return found[-1] if found else None
 
     def evaluate(self, source: str, precision: Precision, seconds: float) -> Evaluation:
         """Judge a program within a time, and keep the verdict; after an interrupt, the next call starts a new judge."""
@@ -170,15 +179,6 @@ class Search:
                 empty = answers.without_program
                 return f"nothing new in {stale} rounds; {empty} of {answers.asked} answers held no program"
         return None
-
-    def _known(self, candidate: Candidate) -> Evaluation | None:
-        sha256 = digest(candidate.source)
-        found = [
-            one
-            for one in self._archive.program(self._task.id, sha256, after=self._floor)
-            if one.task_source == self._task.source and one.protocol == PROTOCOL_VERSION and one.precision == "training"
-        ]
-        return found[-1] if found else None
 
     def _tell(self, candidate: Candidate, found: Evaluation) -> None:
         speed = interval_text(found.speedup) if found.speedup is not None and found.correct else found.status.value
