@@ -203,7 +203,8 @@ def _baselines(
             raise OptimizeError(_too_short(task, found))
         state.reference = found
         if state.at_most is not None:
-            say(f"at most {state.at_most:.2f} x is possible here, bound by {state.examined.bound_by} (estimate)")
+            counted = "an estimate from copies, products and functions alone"
+            say(f"at most {state.at_most:.3g} x is possible here, bound by {state.examined.bound_by} ({counted})")
         measured: list[Judged] = []
         until_s = budget.spent_s + _BASELINES_SHARE * budget.search_s
         for candidate in baselines(task, device):

@@ -268,10 +268,14 @@ def _look_for(model: str) -> None:
     """Ask the hub for a model that is neither a folder nor cached; transformers would ask for two minutes.
 
     Raises:
-        PolicyError: The hub has no such model, or cannot be reached.
+        PolicyError: It is no name for a hub, the hub has no such model, or cannot be reached.
     """
-    if Path(model).exists() or not _HUB_NAME.fullmatch(model):
+    if Path(model).exists():
         return
+    if not _HUB_NAME.fullmatch(model):
+        raise PolicyError(
+            f"there is no folder {model}; name a run, RUN@STAGE, a folder of a model, or a model on the hub"
+        )
     from httpx import HTTPError
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled

@@ -74,8 +74,8 @@ class Tracer:
         """
         if not 0 < timeout_s <= threading.TIMEOUT_MAX:
             raise DataError(
-                f"the time limit for tracing one task is {timeout_s:g} s; it must be finite and above 0 s "
-                f"(default: {TIMEOUT_S:g} s)"
+                f"the time limit for tracing one task is {timeout_s:g} s; it must be above 0 s and at "
+                f"most {threading.TIMEOUT_MAX:g} s (default: {TIMEOUT_S:g} s)"
             )
         self.timeout_s = timeout_s
         self._child = Child("cudal1_data.tracing.child", "trace references with", timeout_s)
