@@ -114,18 +114,15 @@ class Builder:
         """Import a candidate in a fresh worker and freeze it.
 
         Args:
-            case: The candidate.
+            case: The candidate; what `precompilations` has of it is used.
             pool: Its task's pool.
             snapshot: Files that an earlier trial of the program compiled.
-            hold: The caller's hold of the device, exclusive (`Hold()`) or shared. With one, the program is not
-                precompiled now, and the caller must close the candidate before releasing the device. By default a
-                shared lease is taken for the import.
+            hold: The caller's hold of the device, exclusive (`Hold()`) or shared; close the candidate before releasing
+                it. By default a shared lease is taken for the import.
         """
         if (fault := self.too_long(case)) is not None:
             return Built(case, fault=fault)
-        precompilation = None
-        if snapshot is None:
-            precompilation = self.precompilations.take(case, pool, leased=hold is not None)
+        precompilation = self.precompilations.take(case) if snapshot is None else None
         if precompilation is None:
             return self._leased_import(case, pool, snapshot, hold)
         case.watch.add("build", precompilation.seconds)
