@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -104,10 +105,6 @@ class FaultyRuns:
         self._known: list[Step] = []
         """The reference's steps, in order."""
 
-    def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
-        """Return the message handlers by name."""
-        return {"steps": self.steps, "faulty": self.faulty, "changes": self.changes}
-
     def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the steps of the reference on one input set, with the faults for each.
 
@@ -138,7 +135,12 @@ class FaultyRuns:
         plain, wide = oracle.models.plain, oracle.models.wide
         try:
             values = self._values(message)
-            change = None if fault == "none" else self._change(fault, step, wide=message["wide"])
+            change: Callable[[Call], Any] | None = None
+            if message["wide"] and fault != "none":
+                assert step is not None, "each step at a time in the float64 twin"
+                change = partial(Call.in_precision, fault=fault, own=self._known[step].dtype)
+            elif fault != "none":
+                change = partial(Call.with_fault, fault=fault)
             with Injection(step, change) as injection:
                 outputs = oracle.exact(wide, values) if message["wide"] else oracle.run(plain, values)
             if message["wide"] and fault != "none":
@@ -176,13 +178,6 @@ class FaultyRuns:
             other = self._oracle.run(plain, self._values(message))
         pairs = zip(own, other, strict=True)
         return {"changes": any(not one.is_floating_point() and not torch.equal(one, two) for one, two in pairs)}
-
-    def _change(self, fault: str, step: int | None, *, wide: bool) -> Callable[[Call], Any]:
-        if not wide:
-            return lambda call: call.with_fault(fault)
-        assert step is not None, "each step at a time in the float64 twin"
-        own = self._known[step].dtype
-        return lambda call: call.in_precision(fault, own)
 
     def _values(self, message: wire.Message) -> list[Any]:
         return self._oracle.fresh_inputs(message["seed"], message["distribution"])

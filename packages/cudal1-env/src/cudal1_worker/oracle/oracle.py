@@ -84,6 +84,7 @@ class Oracle:
         self.variation: Variation | None = None
         self.natures: list[distributions.Nature] | None = None
         """One per input, set by `describe`."""
+        faulty = FaultyRuns(self)
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": partial(describe, self),
@@ -99,7 +100,10 @@ class Oracle:
             "change": self.change,
             "unseen": Unseen(self).unseen,
             "recurrence": partial(recurrence, self),
-        } | FaultyRuns(self).handlers()
+            "steps": faulty.steps,
+            "faulty": faulty.faulty,
+            "changes": faulty.changes,
+        }
 
     def serve(self) -> None:
         """Answer messages until the judge closes the channel."""
