@@ -132,7 +132,6 @@ def test_no_worker_after_the_first_runs_a_compiler(judge: Judge, entries: Callab
     """Each worker of a program finds objects and failures that its first one made."""
     case = judge._case(TASK, PROGRAM, "training")
     pool = judge._pools.take(case, None)
-    judge._builder.precompilations.keep(case, pool)
     judge._builder.drop(judge._builder.build(case, pool))
     kept = next(iter(entries())) / "files" / compilers.COMPILED
     made = sorted(path.name for path in kept.iterdir())

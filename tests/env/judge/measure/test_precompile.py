@@ -147,8 +147,7 @@ def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Jud
 @pytest.mark.parametrize(("end", "kept"), [("raise MemoryError", True), ("os._exit(0)", False)])
 def test_compiled_files_are_kept_if_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
     case = judge._case(TASK, COMPILER + BODY.format(init="compiled()", call=end), "training")
-    judge._builder.precompilations.keep(case, judge._pools.take(case, None))
-    precompilation = judge._builder.precompilations.take(case)
+    precompilation = judge._builder.precompilations.take(case, judge._pools.take(case, None), leased=False)
     assert precompilation is not None
     assert (precompilation.snapshot is not None) == kept
     if precompilation.snapshot is not None:

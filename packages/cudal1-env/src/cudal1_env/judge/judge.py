@@ -330,6 +330,7 @@ class Judge(ByEach):
             return Built(case)
         if (case.task.source, case.source) in precompiled:
             precompiled[case.task.source, case.source].result()
+        self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)
@@ -384,10 +385,8 @@ class Judge(ByEach):
         self._pools.retire_others(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            if again.precision == "correct":
-                return self._measure(Built(again), pool)
-            self._builder.precompilations.keep(again, pool)
-            return self._measure(self._builder.build(again, pool), pool)
+            alone = Built(again)
+            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 

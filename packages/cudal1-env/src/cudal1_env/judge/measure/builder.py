@@ -114,15 +114,18 @@ class Builder:
         """Import a candidate in a fresh worker and freeze it.
 
         Args:
-            case: The candidate; what `precompilations` has of it is used.
+            case: The candidate.
             pool: Its task's pool.
             snapshot: Files that an earlier trial of the program compiled.
-            hold: The caller's hold of the device, exclusive (`Hold()`) or shared; close the candidate before releasing
-                it. By default a shared lease is taken for the import.
+            hold: The caller's hold of the device, exclusive (`Hold()`) or shared. With one, the program is not
+                precompiled now, and the caller must close the candidate before releasing the device. By default a
+                shared lease is taken for the import.
         """
         if (fault := self.too_long(case)) is not None:
             return Built(case, fault=fault)
-        precompilation = self.precompilations.take(case) if snapshot is None else None
+        precompilation = None
+        if snapshot is None:
+            precompilation = self.precompilations.take(case, pool, leased=hold is not None)
         if precompilation is None:
             return self._leased_import(case, pool, snapshot, hold)
         case.watch.add("build", precompilation.seconds)

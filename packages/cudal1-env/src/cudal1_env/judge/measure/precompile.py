@@ -100,11 +100,16 @@ class Precompilations:
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 
-    def take(self, case: Case) -> Precompilation | None:
-        """Return a program's precompilation, which the caller then owns; None if there is none."""
+    def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
+        """Return a program's precompilation, which the caller then owns; None if there is none to use.
+
+        Nothing is precompiled now if the caller holds the device (`leased`).
+        """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
-        return known or (self._found(case) if is_precompiled(case) else None)
+        if known is not None or not is_precompiled(case):
+            return known
+        return self._found(case) or (None if leased else self._made(case, pool, None))
 
     def _found(self, case: Case) -> Precompilation | None:
         """Return an earlier precompilation from the build store."""
