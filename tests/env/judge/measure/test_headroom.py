@@ -160,7 +160,8 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(monkeypatch: pyte
     judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
     assert isinstance(told[0], TaskError)
     assert isinstance(told[1], Evaluation)
-    judge.evaluate_each([(broken, ANSWER + f"# triton {k}\n") for k in range(3)], told.__setitem__)
+    jobs = [(broken, ANSWER + f"# {k}\n") for k in range(3)]
+    judge.evaluate_each(jobs, told.__setitem__, precision="correct")
     assert asked.count("file/broken") == 2
 
 

@@ -110,8 +110,9 @@ class FaultyRuns:
 
         In a reference with products, only products get faults, because only they gain by lower precision.
         """
+        values = self._values(message)
         with Injection() as counted:
-            self._oracle.run(self._oracle.models.plain, self._values(message))
+            self._oracle.run(self._oracle.models.plain, values)
         self._known = counted.steps
         products = any(step.kind == "product" for step in self._known)
         largest: dict[str, int] = {}
@@ -169,13 +170,14 @@ class FaultyRuns:
         They depend on it if one changes when the sign of the step's result is inverted.
         """
         plain, step, fault = self._oracle.models.plain, message["step"], message["fault"]
+        values, again = self._values(message), self._values(message)  # the reference may write to them
         watched = Watched(lambda call: call.with_fault(fault))
         with Injection(step, watched):
-            own = self._oracle.run(plain, self._values(message))
+            own = self._oracle.run(plain, values)
         if not watched.changed:
             return {"changes": False}
         with Injection(step, _opposite):
-            other = self._oracle.run(plain, self._values(message))
+            other = self._oracle.run(plain, again)
         pairs = zip(own, other, strict=True)
         return {"changes": any(not one.is_floating_point() and not torch.equal(one, two) for one, two in pairs)}
 
