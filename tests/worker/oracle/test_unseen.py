@@ -60,6 +60,7 @@ SHOWN = {
     "a limit of half of the elements": "torch.relu(x @ w / 8) @ w",
     "a limit in front of none": "(x @ w).clamp(-999, 999)",
     "a curved function": "torch.sin((x.bfloat16() @ w.bfloat16()) / 8) @ w.bfloat16()",
+    "a mean of squares": "((x - w) ** 2).mean()",
     "a function of equal rows": "x[:1].expand(64, 64).exp() + t",
     "products of complex numbers": "torch.view_as_real(torch.complex(x, t) @ torch.complex(w, t))",
 }

@@ -135,18 +135,21 @@ def straightened(call: Call) -> Any:
             line = _straight(scores.masked_fill(weights == 0.0, torch.nan), weights, [-1])
             own[index] = (line @ _heads(call.args[2], own)[index].to(line.dtype)).to(own.dtype)
         return result
-    rows = call.name in SOFTMAX
-    x = x.masked_fill(own == 0.0, torch.nan) if rows else x
-    own.copy_(_straight(x, own, [call.dim] if rows else list(range(x.ndim))))
+    if call.name in SOFTMAX:
+        own.copy_(_straight(x.masked_fill(own == 0.0, torch.nan), own, [call.dim]))
+    else:  # the line through all results would have their exact mean, which a program does not know
+        own.copy_(_straight(x.flatten(), own.flatten(), [0], every=2).view_as(own))
     return result
 
 
-def _straight(x: torch.Tensor, y: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the least squares line, and zero where x is NaN."""
-    y = torch.where(x.isnan(), torch.nan, y)
-    x = x - x.nanmean(dims, keepdim=True)
-    slope = (x * y).nansum(dims, keepdim=True) / (x * x).nansum(dims, keepdim=True)
-    return (y.nanmean(dims, keepdim=True) + slope.nan_to_num(0.0) * x).nan_to_num(0.0)
+def _straight(x: torch.Tensor, y: torch.Tensor, dims: list[int], every: int = 1) -> torch.Tensor:
+    """Return the least squares line through every `every`-th element, and zero where x is NaN."""
+    y = torch.where(x.isnan(), torch.nan, y)[..., ::every]
+    some = x[..., ::every]
+    middle = some.nanmean(dims, keepdim=True)
+    some = some - middle
+    slope = (some * y).nansum(dims, keepdim=True) / (some * some).nansum(dims, keepdim=True)
+    return (y.nanmean(dims, keepdim=True) + slope.nan_to_num(0.0) * (x - middle)).nan_to_num(0.0)
 
 
 def scores_of(call: Call, index: tuple[int, ...] = ()) -> torch.Tensor:
