@@ -144,6 +144,10 @@ LEFT_OUT = {
         "*(one.bfloat16().view(1, 1, 64, 64) for one in (x, w, t)), is_causal=True, scale=0.01)",
         "attention_for_cpu) on a straight line",
     ),
+    "scores of attention to which its roundings hardly matter": (
+        "nn.functional.scaled_dot_product_attention(*(one.view(1, 1, 64, 64) for one in (x, w / 8, t)))",
+        "(_scaled_dot_product_flash_attention_for_cpu) in tf32",
+    ),
     "sums over a grid": (
         "(-x[:, :1].abs() * torch.arange(512) / 512).exp().mean(-1)",
         "(exp) with every second index of dimension 1 between its neighbours",

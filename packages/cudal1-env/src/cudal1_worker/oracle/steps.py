@@ -229,13 +229,18 @@ class Call:
             found += [name for name, block in BLOCKS.items() if self.terms > self._block(block)]
         return found
 
-    def with_fault(self, fault: str) -> Any:
-        """Execute the call with a fault, or in another order of summation."""
+    def with_fault(self, fault: str, factor: int | None = None) -> Any:
+        """Execute the call with a fault, or in another order of summation.
+
+        Args:
+            fault: One of `faults`, or of `HONEST`.
+            factor: Position of the one factor of a product to round; all by default.
+        """
         if fault in BLOCKS:
             return self._in_blocks(self._block(BLOCKS[fault]), _rounding(self.dtype))
         if fault in HONEST:
             return self._otherwise(fault)
-        return self._rounded(lambda x: rounded(x, fault))
+        return self._rounded(lambda x: rounded(x, fault), factor)
 
     def in_precision(self, fault: str, own: torch.dtype) -> Any:
         """Execute the float64 twin's call with a fault of the precision `own`.
@@ -261,10 +266,10 @@ class Call:
 
     # --- precision ---
 
-    def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor], factor: int | None = None) -> Any:
         places = range(len(self.args))
         if self.kind == "product":
-            places = self.product.factors
+            places = self.product.factors if factor is None else (factor,)
         elif self.kind == "reduction":
             places = [k for k in places if _floating(self.args[k]) and 100 * self.args[k].numel() >= self.size]
         in_place = self.func._schema.is_mutable and self.kind == "elementwise"

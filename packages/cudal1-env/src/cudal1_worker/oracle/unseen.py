@@ -2,8 +2,8 @@
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
 by that of another draw of the inputs; of both, and of a product's operands, the parts on which outputs depend least are
-replaced or left out (`dependence`); a product's factors are rounded to the next lower precision, operand and result of
-an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if an element exceeds its
+replaced or left out (`dependence`); one of a product's factors is rounded to the next lower precision, operand and
+result of an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if an element exceeds its
 tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for the other draw: a
 program could keep a table of them (an integer input with few values).
@@ -206,12 +206,13 @@ class Unseen:
             lower, parted = self._next_lower(call.dtype), parted | omitted.operands(call)
         elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
-        if lower:
-            change = partial(Call.with_fault, fault=lower)
-            faults.append(_Fault(f"{name} in {lower}", change=change, rounds=True, lower=lower))
         large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
         for words, change in [*omitted.ways(call, kept), *large]:
             faults.append(_Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
+        for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
+            change = partial(Call.with_fault, fault=lower, factor=factor)
+            of = "" if factor is None else f"operand {factor} of "
+            faults.append(_Fault(f"{of}{name} in {lower}", change=change, rounds=True, lower=lower))
         return _Step(
             name, twin, faults, {operand: tuple(one.shape) for operand, one in parted.items()}, call.is_product
         )
@@ -249,9 +250,9 @@ class Unseen:
         elif operand.number == 0 and step.is_product:
             # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
             # In half precision even the same rows may show little. Roundings of functions cancel in sums.
-            for fault in (fault for fault in step.faults if fault.lower not in ("", "float8")):
-                change = partial(omitted.lowered, fault=fault.lower, part=mask)
-                yield replace(fault, text=f"{of} in {fault.lower}", step=k, change=change)
+            for lower in {fault.lower for fault in step.faults} - {"", "float8"}:
+                change = partial(omitted.lowered, fault=lower, part=mask)
+                yield _Fault(f"{of} in {lower}", k, change, rounds=True, lower=lower)
 
     def _are_exact(self) -> bool:
         """Return whether no output has half precision, in which programs may round any result, or integers."""
