@@ -275,7 +275,7 @@ class Arm:
         known: list[Place] = []
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-                leaf = leaf.resolve_neg()  # torch may defer a negation until a read
+                leaf = leaf.resolve_neg() if type(leaf) is torch.Tensor else leaf  # torch may defer a negation
                 own = type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in registered
                 lies = Place(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype.itemsize)
                 meets = any(shared(lies, other) for other in known)
@@ -337,5 +337,6 @@ def storages(model: Any) -> set[int]:
     """Return the addresses of a module's parameters and buffers."""
     if not isinstance(model, torch.nn.Module):
         return set()
-    tensors = (one for one in (*model.parameters(), *model.buffers()) if not torch.nn.parameter.is_lazy(one))
-    return {one.untyped_storage().data_ptr() for one in tensors}
+    own = torch.nn.Module  # a program may use the names `parameters` and `buffers` for itself
+    tensors = (*own.parameters(model), *own.buffers(model))
+    return {one.untyped_storage().data_ptr() for one in tensors if not torch.nn.parameter.is_lazy(one)}
