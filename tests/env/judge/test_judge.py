@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,6 +161,28 @@ def test_a_random_reference_and_a_broken_one_are_task_errors(judge: Judge) -> No
     broken = reference("return x[0] @ x[0].t()[:3]", "[torch.randn(64, 32)]")
     with pytest.raises(TaskError, match="reference failed"):
         judge.evaluate(broken.model_copy(update={"id": "file/broken"}), candidate("return x[0]"))
+
+
+def test_an_interrupt_ends_a_verdict_at_once() -> None:
+    class OverError(Exception):
+        pass
+
+    def over(*_: object) -> None:
+        raise OverError
+
+    before = signal.signal(signal.SIGUSR1, over)
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        with Judge(QUICK) as judge:
+            judge.evaluate(ADD, "x = 1")  # starts what a verdict needs
+            timer.start()
+            began = time.monotonic()
+            with pytest.raises(OverError):
+                judge.evaluate(ADD, candidate("return x[0] * 2 + x[1]", top="import time\ntime.sleep(60)"))
+        assert time.monotonic() - began < 20
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_evaluate_many_keeps_the_order(judge: Judge) -> None:

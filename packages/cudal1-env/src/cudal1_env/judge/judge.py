@@ -114,17 +114,15 @@ class Judge(ByEach):
         """
         with self._lock:
             case = self._case(task, source, precision)
+            pool = self._pools.take(case, seed)
+            if seed is not None and first_set is not None:
+                pool.spend(first_set)
             try:
-                if seed is not None and first_set is not None:
-                    self._pools.take(case, seed).spend(first_set)
-                with contextlib.closing(self._together([(case, seed)])) as told:
-                    ((_, outcome),) = told
+                # In this thread, so that an interrupt ends it at once: a batch waits for its builds.
+                return self._limited(case, self._ended(self._begun(case, pool, {}), pool, seed), seed)
             finally:
                 if seed is not None:
                     self._pools.retire(pool_key(case, seed))
-        if isinstance(outcome, TaskError):
-            raise outcome
-        return outcome
 
     def evaluate_each(
         self,
