@@ -131,8 +131,14 @@ class Builder:
         case.watch.add("build", precompilation.seconds)
         if precompilation.fault is not None:
             return Built(case, fault=precompilation.fault, stderr=precompilation.stderr)
-        built = self._leased_import(case, pool, precompilation.snapshot, hold)
+        try:
+            built = self._leased_import(case, pool, precompilation.snapshot, hold)
+        except BaseException:
+            self.folders.drop(precompilation.snapshot)
+            raise
         built.note = precompilation.note
+        if built.fault is not None:
+            self.folders.drop(precompilation.snapshot)
         return built
 
     def _leased_import(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold | None) -> Built:
@@ -154,7 +160,7 @@ class Builder:
         return built
 
     def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold) -> Built:
-        """Import a candidate in a build folder that starts as a copy of `snapshot`; on a fault both are dropped.
+        """Import a candidate in a build folder that starts as a copy of `snapshot`; on a fault the caller keeps that.
 
         On a GPU, arms are pinned to their core only by `Arm.open`, because both are constructed at once. The same holds
         for programs that compile: each import or constructor repeats a failed build, in all arms of a batch.
@@ -172,7 +178,6 @@ class Builder:
         except BaseException as error:
             arm.close()
             self.folders.drop(folder)
-            self.folders.drop(snapshot)
             if not isinstance(error, Fault):
                 raise
             fault = error.plain()
