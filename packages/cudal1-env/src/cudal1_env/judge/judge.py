@@ -138,12 +138,12 @@ class Judge(ByEach):
         """
         # A part is built completely before any of it is timed, so timed parts are small. The oracles of a part start
         # before its programs, so lanes would be idle in the last round of both if tasks did not divide by them.
-        at_once, most_pools = self._side_by_side(precision), self.settings.max_pools
+        at_once, max_pools = self._side_by_side(precision), self.settings.max_pools
         many = precision == "correct" and not self._own_secrets
         most = self.settings.pool_candidates if many else at_once
         tasks = [str(index) if self._own_secrets else task.id for index, (task, _) in enumerate(jobs)]
         with self._lock:
-            for part in parts(tasks, max_jobs=most, max_tasks=most_pools // at_once * at_once or most_pools):
+            for part in parts(tasks, max_jobs=most, max_tasks=max_pools // at_once * at_once or max_pools):
                 cases = [self._case(*jobs[index], precision) for index in part]
                 seeds = [secrets.token_bytes(SEED_BYTES) if self._own_secrets else None for _ in part]
                 wanted = list(zip(cases, seeds, strict=True))
