@@ -130,7 +130,11 @@ class SlowJudge(PreparedJudge):
 
 
 class FailingJudge(PreparedJudge):
-    """Starts, and breaks with whatever it is given."""
+    """Starts, which takes a while as for a real judge, and breaks with whatever it is given."""
+
+    def __init__(self) -> None:
+        time.sleep(0.1)
+        super().__init__()
 
     def evaluate_each(self, *args: object, **kwargs: object) -> None:
         raise MachineError("the GPU does not add up")
