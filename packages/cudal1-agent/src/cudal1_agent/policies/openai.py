@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from threading import Thread
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import httpx
@@ -102,10 +100,12 @@ class OpenAIPolicy:
             for number in range(n)
         ]
         answers: list[str] = []
-        for answer in self._answers(requests):
-            answers.append(answer)
-            if self._progress is not None:
-                self._progress(len(answers), len(requests))
+        # Its threads are daemons. Python waits for those of an executor when it exits, until the server's time limit.
+        with ThreadPool(self._parallel) as pool:
+            for answer in pool.imap(self._ask, requests):
+                answers.append(answer)
+                if self._progress is not None:
+                    self._progress(len(answers), len(requests))
         return [answers[i * n : (i + 1) * n] for i in range(len(prompts))]
 
     def served(self) -> list[str]:
@@ -128,38 +128,6 @@ class OpenAIPolicy:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def _answers(self, requests: Sequence[dict[str, object]]) -> Generator[str]:
-        """Yield the answers in order.
-
-        Daemon threads ask: Python waits for an executor's threads when it exits, until the server's time limit is over.
-        """
-        asked: list[tuple[dict[str, object], Future[str]]] = [(request, Future()) for request in requests]
-        todo: SimpleQueue[tuple[dict[str, object], Future[str]]] = SimpleQueue()
-        for one in asked:
-            todo.put(one)
-
-        def work() -> None:
-            while True:
-                try:
-                    request, future = todo.get_nowait()
-                except Empty:
-                    return
-                if not future.set_running_or_notify_cancel():
-                    continue
-                try:
-                    future.set_result(self._ask(request))
-                except BaseException as error:  # noqa: BLE001 - raised again by `result`
-                    future.set_exception(error)
-
-        for _ in range(min(self._parallel, len(asked))):
-            Thread(target=work, daemon=True).start()
-        try:
-            for _, future in asked:
-                yield future.result()
-        finally:
-            for _, future in asked:
-                future.cancel()
 
     def _ask(self, request: dict[str, object]) -> str:
         fault = "nothing"
