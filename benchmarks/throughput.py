@@ -39,7 +39,7 @@ from typing import Any
 from cudal1_data import Task, load_suite
 from cudal1_data.corpus.build import render
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Status
+from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 from parts import machine_line
 
 SEED = 20261125
@@ -126,9 +126,7 @@ def judged(judge: Judge, jobs: Sequence[Job], began: float | None) -> Counts:
     """Judge programs with cudal1; count from `began` on, when the judge was started, or from now on."""
     pairs = [(job.task, job.program) for job in jobs]
     began = time.perf_counter() if began is None else began
-    found: list[Evaluation] = []
-    for start in range(0, len(pairs), judge.settings.max_pools):
-        found += judge.evaluate_many(pairs[start : start + judge.settings.max_pools], precision="training")
+    found = judge.evaluate_many(pairs, precision="training")
     seconds = time.perf_counter() - began
     ratios = [one.speedup for one in found if one.status is Status.CORRECT and one.speedup is not None]
     return Counts(

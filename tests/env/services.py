@@ -130,7 +130,7 @@ class SlowJudge(PreparedJudge):
 
 
 class FailingJudge(PreparedJudge):
-    """Starts, which takes a while as for a real judge, and breaks with whatever it is given."""
+    """Starts, which takes a while as for a real judge, and breaks with any job."""
 
     def __init__(self) -> None:
         time.sleep(0.1)
