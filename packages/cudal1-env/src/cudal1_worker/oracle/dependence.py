@@ -233,8 +233,9 @@ def _quarter(sums: torch.Tensor) -> torch.Tensor:
     """Return which quarter of some sums is least; zeros do not count."""
     none = sums == 0.0
     count = int((~none).sum())
-    order = sums.masked_fill(none, torch.inf).flatten().argsort()[: max(1, count // _PARTS) if count > 1 else 0]
-    return torch.zeros_like(none).flatten().index_fill(0, order, True).view(none.shape)
+    count = max(1, count // _PARTS) if count > 1 else 0
+    least = sums.masked_fill(none, torch.inf).flatten().topk(count, largest=False, sorted=False).indices
+    return torch.zeros_like(none).flatten().index_fill(0, least, True).view(none.shape)
 
 
 def _without_gradient(effect: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -242,14 +243,16 @@ def _without_gradient(effect: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]
 
     If no element at all has one, yield also indices at equal distances.
     """
-    distances = () if bool(effect.any()) else _DISTANCES
+    alive = effect != 0.0
+    distances = () if bool(alive.any()) else _DISTANCES
     for dim, size in enumerate(effect.shape):
         count = min(_PARTS, size) if size > 1 else 0
         parts = [slice(size * k // count, size * (k + 1) // count) for k in range(count)]
         parts += [slice(at, None, step) for step in distances for at in (0, step // 2) if size >= 2 * step]
+        indices = alive.movedim(dim, 0).flatten(1).any(1) if alive.ndim > 1 else alive
         for part in parts:
-            mask = torch.zeros(size, dtype=torch.bool, device=effect.device)
-            mask[part] = True
-            mask = mask.view(-1, *[1] * (effect.ndim - 1 - dim))
-            if not bool((effect * mask).any()):
+            if not bool(indices[part].any()):
+                mask = torch.zeros_like(indices)
+                mask[part] = True
+                mask = mask.view(-1, *[1] * (effect.ndim - 1 - dim))
                 yield f"[{part.start}:{part.stop or ''}{f':{part.step}' if part.step else ''}] of dimension {dim}", mask

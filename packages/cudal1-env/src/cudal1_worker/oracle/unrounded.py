@@ -9,7 +9,6 @@ Carlo arithmetic).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cudal1_worker.oracle.models import Mode
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, is_view
+
+_EXPONENT = 0x7F800000
+"""The exponent's bits of a float32 number."""
 
 
 class Unrounded(Mode):
@@ -100,8 +102,8 @@ def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, draws: torch.Gen
     """
     limits, nearest = torch.finfo(dtype), values.to(dtype)
     noise = torch.rand(values.shape, generator=draws, device=values.device).sub_(0.5)
-    exponent = torch.frexp(values).exponent.clamp_(min=math.frexp(limits.smallest_normal)[1])
-    moved = torch.add(values, torch.ldexp(noise.mul_(limits.eps / 2), exponent)).to(dtype)
+    powers = (values.view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, at most the magnitudes
+    moved = torch.addcmul(values, noise, powers.clamp_(min=limits.smallest_normal), value=limits.eps).to(dtype)
     return torch.where(nearest == values, nearest, moved)
 
 
