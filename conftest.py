@@ -111,9 +111,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed what the test draws; skip a test whose marker asks for what this machine lacks."""
     draws = random.Random(f"{SEED} {item.nodeid}")
-    secrets.token_bytes = lambda nbytes=32: draws.randbytes(nbytes)
+    secrets.token_bytes = lambda nbytes=None: draws.randbytes(nbytes or 32)
     secrets.randbits = draws.getrandbits
-    secrets.token_hex = lambda nbytes=32: os.urandom(nbytes).hex()  # names of folders: tests run beside each other
+    secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()  # names of folders: tests run beside each other
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(draws.getrandbits(62))
     if item.get_closest_marker("gpu") and not GPU.exists():

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from cudal1_data import Task
+from cudal1_env import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.oracle import client
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
 from cudal1_worker.oracle.models import Widened, as_dtype
@@ -46,6 +48,20 @@ HALF = (
 
 def task(source: str) -> Task:
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
+
+
+@pytest.mark.parametrize("unusable", [3, 4])
+def test_a_task_is_refused_only_if_four_draws_are_unusable(monkeypatch: pytest.MonkeyPatch, unusable: int) -> None:
+    """Of an attention in bfloat16 one draw in a hundred was, and the task with it."""
+    told = iter(["its elements may err too much"] * unusable)
+    monkeypatch.setattr(client, "fault", lambda *_: next(told, ""))
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        pool = judge._pools.take(Case(task(WRITES), "", "training"), None)
+        if unusable == 3:
+            assert len(pool.sets(0, 1)) == 1
+        else:
+            with pytest.raises(TaskError, match="its elements may err too much: any answer would pass"):
+                pool.sets(0, 1)
 
 
 @pytest.mark.slow

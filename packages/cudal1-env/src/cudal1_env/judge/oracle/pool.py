@@ -375,10 +375,10 @@ class Pool:
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
         seeds = [self.secrets.number("probe", number) for number in range(_PROBES)]
         self.oracle.ask("probe", seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
-        for number in range(_OWN_DRAWS):
-            if not (reason := self._try("own", number)):
-                break
-        else:
+        reason = self._try("own", 0)
+        for number in range(1, _OWN_DRAWS):
+            reason = reason and self._try("own", number)
+        if reason:
             raise TaskError(
                 f"{self.task.id}: the reference's own arithmetic must agree with float64, but {reason}: any "
                 "answer would pass; make the reference more accurate, or its inputs less extreme"
