@@ -113,7 +113,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     draws = random.Random(f"{SEED} {item.nodeid}")
     secrets.token_bytes = lambda nbytes=None: draws.randbytes(nbytes or 32)
     secrets.randbits = draws.getrandbits
-    secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()  # names of folders: tests run beside each other
+    secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()  # folders of tests beside each other
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(draws.getrandbits(62))
     if item.get_closest_marker("gpu") and not GPU.exists():

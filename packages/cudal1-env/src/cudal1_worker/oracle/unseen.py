@@ -151,25 +151,20 @@ class Unseen:
         accepting: str | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
-            if left is None:
-                left = [fault for fault in self._faults(one) if precision or not fault.rounds]
+            left = [fault for fault in self._faults(one) if precision or not fault.rounds] if left is None else left
             left = [fault for fault in left if fault.part is None or fault.part in one.parts]
             accepted = self._accepting(one)
             accepting = accepted if accepting in (None, accepted) else ""  # one set accepts a scalar by chance
-            if accepting and seed == seeds[-1]:
-                return accepting
             passed: list[_Fault] = []
             for step, faults in groupby(left, key=lambda fault: fault.step):
                 stand_in = None if step is None else self._result(one.others, step)
                 if step is not None and self._recurs(one, step, stand_in):
                     return f"parts of {self._tested[step].name}, if they were another call's at other places"
-                for fault in faults:
-                    if self._passes(one, fault, stand_in):
-                        if seed == seeds[-1]:
-                            return fault.text
-                        passed.append(fault)
+                passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
+                if (accepting or passed) and seed == seeds[-1]:
+                    break
             left = passed
-        return ""
+        return accepting or next((fault.text for fault in left or []), "")
 
     def _choose(self, values: list[Any], draw: random.Random) -> None:
         """Choose the calls to test."""
