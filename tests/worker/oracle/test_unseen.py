@@ -77,7 +77,7 @@ LEFT_OUT = {
     "a branch within a rounding": ("x + 2e-8 * (x @ w)", "step 1 (mm)"),
     "a sum that decides nothing": (
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
-        "step 1 (mul), if it was another call's",
+        "), if it was another call's",  # the product or the sum, whichever was drawn
     ),
     "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "the least elements of"),
     "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "the least elements of"),
