@@ -3,6 +3,10 @@
 # The model's halves may arrive later: it is made once both are there, and a second call is quick.
 set -euo pipefail
 folder=$1 out=$2
+if [ "$(realpath -m "$out")" = "$(realpath -m "${OUT:-/}")" ]; then
+    echo "$out is where a call's results go; a host may empty it at each call. Choose another folder." >&2
+    exit 1
+fi
 mkdir -p "$out"
 if ! command -v cudal1-agent > /dev/null; then
     python3 -m pip install --quiet --root-user-action=ignore --no-index --no-deps "$folder"/wheels/*.whl
