@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ import padding
 import parts
 import pytest
 import redteam
+from cudal1_agent import cli as agent_cli
+from cudal1_data import cli as data_cli
+from cudal1_env import cli as env_cli
 from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
 from cudal1_env.testing.programs import programs
@@ -252,8 +255,9 @@ def test_each_part_of_a_plan_has_a_unique_name_and_an_existing_program(repositor
             assert "$" not in text, f"no shell reads {text}"
 
 
-@pytest.mark.slow
-def test_the_plans_name_options_that_exist(repository: Path) -> None:
+def test_the_plans_name_options_that_exist(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plans = [repository / "benchmarks" / name for name in PLANS]
     lines = [line for plan in plans for line in plan.read_text().splitlines() if line[:1] not in ("#", "")]
     asked: dict[str, set[str]] = {}
@@ -262,15 +266,18 @@ def test_the_plans_name_options_that_exist(repository: Path) -> None:
             asked.setdefault(head, set()).update(re.findall(r"--[a-z][\w-]*", rest))
     assert len(asked) >= 8
     asked["python benchmarks/lanes.py"] = {"--limit-s", "--gpus"}
-
-    def helped(head: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*head.split(), "--help"], cwd=repository, capture_output=True, text=True, check=False)
-
-    with ThreadPoolExecutor(2) as executor:
-        answers = list(executor.map(helped, asked))
-    for (head, options), done in zip(asked.items(), answers, strict=True):
-        assert done.returncode == 0, done.stderr
-        missing = options - set(re.findall(r"--[a-z][\w-]*", done.stdout))
+    commands = {"cudal1-data": data_cli.main, "cudal1-env": env_cli.main, "cudal1-agent": agent_cli.main}
+    for head, options in asked.items():
+        program, *rest = head.split()
+        monkeypatch.setattr(sys, "argv", [program, *rest, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            if program == "python":
+                monkeypatch.setattr(sys, "argv", [*rest, "--help"])
+                runpy.run_path(str(repository / rest[0]), run_name="__main__")
+            else:
+                commands[program]()
+        assert not ended.value.code, head
+        missing = options - set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
         assert not missing, f"{head} has no {missing}"
 
 
