@@ -135,7 +135,11 @@ def _lines(value: torch.Tensor, secret: int) -> torch.Tensor:
     if count * size > _MOST:
         generator = torch.Generator().manual_seed(secret)
         some = torch.randint(count, (max(1, _MOST // size),), generator=generator).to(value.device)
-        value = value[torch.unravel_index(some, value.shape[:-1])]
+        places = list[torch.Tensor]()
+        for length in reversed(value.shape[:-1]):  # `torch.unravel_index` imports sympy
+            places.insert(0, some % length)
+            some = some // length
+        value = value[tuple(places)]
     return _integers(value.reshape(-1)[:_MOST])
 
 

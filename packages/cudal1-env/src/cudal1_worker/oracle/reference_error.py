@@ -79,8 +79,8 @@ def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, 
     result = torch.empty_like(value, dtype=torch.float64)
     if not value.numel():
         return result
-    noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
     eps = torch.finfo(value.dtype).eps
-    unit = eps if own else min(eps, torch.finfo(torch.float32).eps)
-    least, most = value.double().nan_to_num_(0.0, torch.inf, -torch.inf).aminmax()
-    return result.copy_(noise.double().mul_(places * unit).add_(1.0).mul_(value).clamp_(least, most))
+    most = places * (eps if own else min(eps, torch.finfo(torch.float32).eps))
+    factors = torch.rand(value.shape, generator=generator, device=value.device).double().mul_(2.0 * most)
+    bounds = value.nan_to_num(0.0, torch.inf, -torch.inf).aminmax()
+    return torch.mul(factors.add_(1.0 - most), value, out=result).clamp_(*map(torch.Tensor.double, bounds))

@@ -164,6 +164,8 @@ class Unseen:
                 if (accepting or passed) and seed == seeds[-1]:
                     break
             left = passed
+            if not (accepting or left):
+                break
         return accepting or next((fault.text for fault in left or []), "")
 
     def _choose(self, values: list[Any], draw: random.Random) -> None:
