@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from itertools import count
 from types import SimpleNamespace
 from typing import Never, cast
 
@@ -332,6 +333,17 @@ def test_many_small_calls_seem_no_dearer_than_they_are() -> None:
 
     calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"))
     assert calls[-1].seconds > 0.9 * sum(call.seconds for call in calls)
+
+
+def test_a_call_that_is_slow_in_the_first_runs_makes_no_other_seem_cheap() -> None:
+    number = count()
+
+    def run(values: list[torch.Tensor]) -> None:
+        values[next(number) < 3].exp()
+        values[0].exp()
+
+    first, second = timed(run, [torch.rand(1 << 10), torch.rand(1 << 18)], torch.device("cpu"))
+    assert first.seconds < 20 * second.seconds
 
 
 def test_a_gradient_without_memory_is_a_doubt_and_one_without_a_derivative_is_not(

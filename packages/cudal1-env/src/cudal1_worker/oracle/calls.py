@@ -18,8 +18,8 @@ from cudal1_worker.oracle.steps import Call, Place, has_tensor, is_view, name_of
 
 _MAX_CALLS = 16
 """Maximum calls to choose."""
-_RUNS = 3
-"""Runs in which calls are timed."""
+_RUNS, _RUNS_S = 3, 0.1
+"""Calls are timed in at least this many runs, and in more until these seconds are over."""
 _LEAST_S = 1e-6
 """Least duration of a call, in seconds."""
 _SPARED = 0.05
@@ -107,9 +107,9 @@ def results(result: Any, number: int = 0) -> list[torch.Tensor]:
 
 
 def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:
-    """Return the calls of a forward pass, each with the least of its durations in `_RUNS` runs.
+    """Return the calls of a forward pass, each with the least of its durations in several runs.
 
-    One run does not do: a pause of the machine in one call makes all others seem cheap, so that none is chosen. A call
+    Few runs do not do: a call that was slow in all of them makes all others seem cheap, so that none is chosen. A call
     on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'.
 
     Args:
@@ -117,8 +117,8 @@ def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.d
         values: Its inputs; each run gets a copy.
         device: Where it runs.
     """
-    element, runs = torch.ones(1, device=device), list[list[TimedCall]]()
-    for _ in range(_RUNS):
+    element, runs, end = torch.ones(1, device=device), list[list[TimedCall]](), time.perf_counter() + _RUNS_S
+    while len(runs) < _RUNS or time.perf_counter() < end:
         own = copied(values)
         with Calls(gpu=device.type == "cuda") as counted:
             element.neg()
