@@ -9,6 +9,8 @@ import torch
 _UNDECIDED = 1e-3
 """Maximum share of elements that perturbed inputs may make undecided. Exact ties among equal inputs are not near ties:
 there the reference decides."""
+_NEIGHBOURS = 16
+"""Adjacent elements whose largest magnitude defines the size of one rounding."""
 REPORTED = ("scale", "reference_error", "masks_differ")
 """Numbers reported for each output: the answer's largest finite magnitude; the largest finite reference error; how many
 elements are finite in only one of reference and answer. For integers: 1; the share of elements that differ; 0."""
@@ -38,6 +40,15 @@ def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
     if not answer.is_floating_point():
         return (own.reshape(-1).to(torch.int64) != answer.reshape(-1)).double()
     return (own.reshape(-1) - answer.reshape(-1)).abs_()  # in float64: the wider of both
+
+
+def is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether each error is within one unit in the last place of the largest neighbouring element."""
+    padding = (0, -right.numel() % _NEIGHBOURS)
+    size = torch.nn.functional.pad(right.abs(), padding).view(-1, _NEIGHBOURS)
+    largest = size.nan_to_num(0.0, posinf=0.0).amax(1, keepdim=True)
+    found = torch.nn.functional.pad(error, padding).view(-1, _NEIGHBOURS)
+    return bool((found <= torch.finfo(dtype).eps * largest).all())
 
 
 def second_values(

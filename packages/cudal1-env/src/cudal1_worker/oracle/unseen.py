@@ -36,7 +36,7 @@ from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_par
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
-from cudal1_worker.oracle.reference_error import error_of
+from cudal1_worker.oracle.reference_error import error_of, is_one_rounding
 from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call, Place
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
@@ -49,8 +49,6 @@ _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
 _ROUNDINGS = 2.0**-24
 """Share of a tolerance that roundings in float64 do not reach."""
-_NEIGHBOURS = 16
-"""Adjacent elements whose largest magnitude defines the size of one rounding."""
 
 
 @dataclass(frozen=True)
@@ -416,7 +414,7 @@ class Unseen:
             too_much = (most := one.bulks[place]) is not None and bulk(found, one.first[place]) > most
             if too_much or not bool((found <= one.allowed[place]).all()):
                 return False
-            excused = excused and output.dtype not in HALF and _is_one_rounding(found, right, output.dtype)
+            excused = excused and output.dtype not in HALF and is_one_rounding(found, right, output.dtype)
         return not excused
 
     def _with_fault(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
@@ -466,12 +464,3 @@ def _as_large_as_may_be(value: Any) -> Any:
         return value
     limits = torch.finfo(value.dtype)
     return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
-
-
-def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether each error is within one unit in the last place of the largest neighbouring element."""
-    padding = (0, -right.numel() % _NEIGHBOURS)
-    size = torch.nn.functional.pad(right.abs(), padding).view(-1, _NEIGHBOURS)
-    largest = size.nan_to_num(0.0, posinf=0.0).amax(1, keepdim=True)
-    found = torch.nn.functional.pad(error, padding).view(-1, _NEIGHBOURS)
-    return bool((found <= torch.finfo(dtype).eps * largest).all())
