@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Judge(RuleEvaluator):
     def evaluate(self, task: Any, source: str, **more: Any) -> Any:
         if "# endless" in source:
             time.sleep(60)
+        if "# slow" in source:
+            time.sleep(0.2)
         return super().evaluate(task, source, **more)
 
     def retire(self) -> dict[str, str]:
@@ -94,6 +97,20 @@ def test_no_more_candidates_are_judged_than_allowed() -> None:
         search, _, _ = searching(archive, candidates=2)
         search.try_all(some(1.1, 1.2, 1.3))
         assert len(archive) == 2
+
+
+@pytest.mark.parametrize(("seconds", "candidates", "count"), [(1000.0, 6, 3), (4.0, 100, 6)])
+def test_half_of_the_candidates_and_of_the_time_is_left_if_asked_for(
+    seconds: float, candidates: int, count: int
+) -> None:
+    with Archive() as archive:
+        search, _, _ = searching(archive, seconds=seconds, candidates=candidates)
+        search.try_all((replace(one, source=f"# slow\n{one.source}") for one in some(*range(1, 31))), share=0.5)
+        assert 1 <= search.programs <= count  # the search has 2.2 s of 4; a program takes 0.2 s
+        assert not search.untried
+        search.try_all(some(31.0))
+        assert search.best is not None
+        assert search.best.point == 31.0
 
 
 def test_a_search_goes_on_behind_what_an_earlier_one_judged() -> None:

@@ -238,25 +238,21 @@ def _too_short(task: Task, found: Evaluation) -> str:
 def _searched(
     task: Task, device: Device, search: Search, budget: Budget, state: _State, answers: Answers | None
 ) -> None:
-    """Judge candidates until the budget is spent; with a policy, templates get half of it."""
-    whole, allowed = budget.candidates, budget.candidates // 2 if answers is not None else budget.candidates
+    """Judge candidates until the budget is spent; with a policy, templates get half and known programs a quarter."""
+    share = 1.0 if answers is None else 0.5
     unread = why_unread(task.source)
     if unread is not None:
         state.notes.append(f"templates write no kernels for {task.name}: {unread}")
     with state.phase("search"):
         try:
-            budget.candidates = allowed
-            search.try_all(templates(task, device))
-            budget.candidates = whole
-            if search.programs < allowed and budget.search_s > 0:
+            search.try_all(templates(task, device), share=share)
+            if search.programs < budget.candidates and budget.search_s > 0:
                 limit_s = _TRACING_SHARE * budget.search_s
                 with budget.within(limit_s):
                     known = near_duplicates(task, device, timeout_s=limit_s)
-                search.try_all(known)
+                search.try_all(known, share=share)
         except OverError:
             state.notes.append("the time ended the search of templates and known programs")
-        finally:
-            budget.candidates = whole
         if answers is not None:
             try:
                 fault = search.ask(answers)

@@ -155,10 +155,12 @@ class Search:
         finally:
             judge.close()
 
-    def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Judge candidates until the budget is spent; each program once."""
+    def try_all(self, candidates: Iterable[Candidate], *, share: float = 1.0) -> None:
+        """Judge candidates until the budget, or a share (0 to 1) of what is left of it, is spent; each program once."""
+        left_s = (1.0 - share) * self._budget.search_s
+        most = self.programs + share * (self._budget.candidates - self.programs)
         for candidate in candidates:
-            if self.programs >= self._budget.candidates or self._budget.search_s <= 0:
+            if self.programs >= most or self._budget.search_s <= left_s:
                 return
             if digest(candidate.source) not in self._seen:
                 found = self.judge(candidate, self._budget.search_s)
