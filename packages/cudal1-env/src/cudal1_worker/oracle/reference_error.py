@@ -24,7 +24,8 @@ def report(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torc
         share = error.mean()
         return torch.stack([torch.ones_like(share), share, torch.zeros_like(share)])
     largest = [one.nan_to_num(0.0, 0.0, 0.0).abs_().amax() for one in (answer, error)]
-    return torch.stack([*largest, (own.isfinite() != answer.to(own.dtype).isfinite()).sum().double()])
+    finite = own.abs() < torch.inf, answer.to(own.dtype).abs() < torch.inf  # `isfinite` takes twice as long
+    return torch.stack([*largest, torch.count_nonzero(finite[0] != finite[1]).double()])
 
 
 def read(found: list[torch.Tensor]) -> list[dict[str, float]]:

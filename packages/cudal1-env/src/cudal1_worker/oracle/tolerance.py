@@ -256,7 +256,7 @@ class Profile:
             torch.where(known, self.errors[part], self.overall[1]),
         )
         worse = (own - found).clamp_(-_WORSE, _WORSE)
-        there = worse.isfinite() & (error > 0)
+        there = ~worse.isnan() & (error > 0)
         worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
         worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
         found = torch.fmax(found.add_(worse), own)
