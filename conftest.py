@@ -35,7 +35,6 @@ JUDGES = (
     "tests/env/baselines/",
     "tests/env/test_env_judge.py",
     "tests/env/test_llm_programs.py",
-    "tests/test_readme.py",
 )
 """Folders and files most of whose tests judge programs.
 
