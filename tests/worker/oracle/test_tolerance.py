@@ -154,6 +154,24 @@ def test_a_block_with_its_first_errors_uses_those_of_the_whole_output(shape: tup
     assert (allowed([(answer, error), *others]) >= 0.99 * EXACT.factor * error).all()
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([(96, 64), (40, 200)]), SEEDS, st.sampled_from([0.0, 1e-8]))
+def test_a_sum_that_cancels_may_err_although_its_block_is_mostly_exact(
+    shape: tuple[int, int], seed: int, nearby: float
+) -> None:
+    """As in a minimum of sums and exact values: few elements of a block err, and a reference without luck there would.
+
+    A zero that a mask has put there errs on no inputs nearby.
+    """
+    (answer, error), *others = [(a, torch.where(a > 1.8, e, 0.0)) for a, e in sets(shape, seed)]
+    place = seed % shape[0], seed % shape[1]
+    answer[place] = error[place] = 0.0
+    profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
+    out = torch.empty(answer.numel(), dtype=torch.float64)
+    profile.of_all(out, seen(answer, error, torch.full_like(error, nearby)), EXACT)
+    assert out.view(shape)[place] == EXACT.factor * nearby
+
+
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 64)]), SEEDS, st.floats(0.1, 0.6))

@@ -278,7 +278,7 @@ class Profile:
         if not bool(known.all()):
             # Without information from its block, an omitted element must still be detected.
             unknown = torch.where(seen.error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
-            if self._largest and seen.nearby is not None:  # the element's own errors need no block
+            if seen.nearby is not None:  # the element's own errors need no block
                 unknown = torch.maximum(unknown, limits.factor * seen.nearby)
             by_error = torch.where(known, by_error, unknown)
         found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
