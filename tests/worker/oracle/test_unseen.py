@@ -6,13 +6,14 @@ import random
 import re
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Never, cast
 
 import pytest
 import torch
 from cases import mostly_slow
-from cudal1_data import Task
+from cudal1_data import Task, load_task
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
@@ -30,6 +31,7 @@ from cudal1_worker.oracle.calls import TimedCall, chosen, timed
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Unseen
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "optimize"
 SHOWN = {
     "a product alone": "x @ w",
     "two products": "torch.relu(x @ w) @ w",
@@ -116,7 +118,7 @@ LEFT_OUT = {
     ),
     "tiles that fade": (
         "(t.repeat(4, 4) * (-0.5 * (torch.arange(256)[:, None] - torch.arange(256)).abs()).exp()) @ x.repeat(4, 1)",
-        "the least elements of step",
+        "the least ",  # elements of a step in front of the product, or tiles of its operand
     ),
     "experts with small weights": (
         "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())",
@@ -198,6 +200,13 @@ def test_a_maximum_whose_roundings_a_mean_hides_is_not_only_compared(judge: Judg
     top = "big.max(1, keepdim=True).values"
     found = unseen(judge, f"((big - {top}).exp().sum(1, keepdim=True).log() - (big - {top})).mean()")
     assert "only compared" not in found
+
+
+def test_single_elements_whose_omission_saves_little_are_no_doubt(judge: Judge) -> None:
+    """A focal loss hardly shows the weights of what is classified well: one of 24 steps, in a few elements."""
+    pool = judge._pools.take(Case(load_task(EXAMPLES / "focal_loss.py", device="cpu"), "", "training"), None)
+    pool.sets(0, 1)
+    assert pool.unseen(precision=False) == ""
 
 
 @pytest.mark.parametrize("name", mostly_slow(UNSEEN, "few largest places"))
