@@ -49,11 +49,20 @@ PROGRAMS = 24
 RL_TASKS = 4
 BLOCK = 6
 """Programs that a side judges before the sides alternate."""
-KERNELBENCH = """
-import json, os, sys
-checkout, mode, folder = sys.argv[1:4]
-sys.path.insert(0, os.path.join(checkout, "src"))
+IMPORT = """
+import importlib.util, os, sys
+from unittest.mock import MagicMock
+sys.path.insert(0, os.path.join(sys.argv[1], "src"))
+for name in ("dotenv", "litellm", "openai"):  # clients of language models, which its evaluator never calls
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = MagicMock()
 from kernelbench.eval import build_compile_cache, eval_kernel_against_ref
+"""
+KERNELBENCH = (
+    IMPORT
+    + """
+import json
+mode, folder = sys.argv[2:4]
 given = json.load(sys.stdin)
 if mode == "build":
     build_compile_cache(given["program"], build_dir=folder)
@@ -65,6 +74,7 @@ else:
     )
     print("RESULT", json.dumps({"compiled": found.compiled, "correct": found.correctness} if found else {}))
 """
+)
 """A process of KernelBench's evaluator."""
 
 
@@ -135,6 +145,12 @@ def judged(judge: Judge, jobs: Sequence[Job], began: float | None) -> Counts:
         [one.status.value for one in found],
         [(one.high - one.low) / 2 / one.point for one in ratios],
     )
+
+
+def import_problem(checkout: Path) -> str:
+    """Return why KernelBench's evaluator cannot be imported; empty if it can."""
+    done = subprocess.run([sys.executable, "-c", IMPORT, str(checkout)], capture_output=True, text=True, check=False)
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1] if done.returncode else ""
 
 
 def kernelbench(checkout: Path, builds: Path, jobs: Sequence[Job]) -> Counts:
@@ -252,6 +268,8 @@ def main() -> None:
     given = parser.parse_args()
     if "kernelbench" in given.sides and given.kernelbench is None:
         parser.error("name a checkout of KernelBench by --kernelbench, or leave its side out: --sides cudal1")
+    if "kernelbench" in given.sides and (problem := import_problem(given.kernelbench)):
+        parser.error(f"KernelBench's evaluator does not start, so it would seem to be fast: {problem}")
     end = time.monotonic() + given.budget_s
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "blocks.jsonl"
