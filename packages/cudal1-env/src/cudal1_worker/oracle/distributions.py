@@ -99,6 +99,14 @@ def rows_sum_to_one(x: torch.Tensor) -> bool:
     return x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4)
 
 
+def as_large_as_may_be(value: Any) -> Any:
+    """Return a floating-point input scaled so that its largest magnitude is its dtype's largest number."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return value
+    limits = torch.finfo(value.dtype)
+    return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
+
+
 def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Generator) -> torch.Tensor:
     x = value.double()
     if name == "shifted":

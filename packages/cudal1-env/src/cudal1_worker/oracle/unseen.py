@@ -33,6 +33,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_parts
+from cudal1_worker.oracle.distributions import as_large_as_may_be
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
 from cudal1_worker.oracle.recurrence import SHARE, came_again
@@ -93,6 +94,8 @@ class _Step:
     shapes: dict[int | str | Result, tuple[int, ...]] = field(default_factory=dict[int | str | Result, tuple[int, ...]])
     """Shapes of its operands and results, whose parts are tested."""
     is_product: bool = False
+    share: float = 0.0
+    """Share of the forward pass's time."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,6 @@ class Unseen:
         self._oracle = oracle
         self._tested: dict[int, _Step] = {}
         """Calls to test, by number."""
-        self._long: set[int] = set()
-        """Products that take long."""
-        self._shares: dict[int, float] = {}
-        """Share of each call to test in the time of all of them."""
         self._large = 0
         """Number of elements of the largest input."""
 
@@ -172,9 +171,12 @@ class Unseen:
 
     def _that_save_time(self, one: _Set, passed: list[_Fault]) -> list[_Fault]:
         """Return faults without those in single elements of results, if to omit these saves little."""
-        steps = [(fault.step, fault) for fault in passed if fault.step is not None and _is_scattered(fault)]
-        saved = sum(self._shares[step] * float(one.mask(fault).double().mean()) for step, fault in steps)
-        return passed if saved >= _LITTLE else [fault for fault in passed if not _is_scattered(fault)]
+        steps = [
+            (self._tested[fault.step], fault) for fault in passed if fault.step is not None and _is_scattered(fault)
+        ]
+        saved = sum(step.share * float(one.mask(fault).double().mean()) for step, fault in steps)
+        tested = sum(step.share for step in self._tested.values())
+        return passed if saved >= _LITTLE * tested else [fault for fault in passed if not _is_scattered(fault)]
 
     def _choose(self, values: list[Any], draw: random.Random) -> None:
         """Choose the calls to test."""
@@ -183,15 +185,13 @@ class Unseen:
         calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
         self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
-        self._long = {k for k, call in enumerate(calls) if call.is_product and call.seconds >= _LONG * whole}
-        tested = sum(calls[k].seconds for k in wanted)
-        self._shares = {k: calls[k].seconds / tested for k in wanted}
         curved = dict[int, tuple[int, _Step]]()  # by address of the result
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
             if call.number in wanted:
-                self._tested[call.number] = self._step(call, tensors(result), kept)
+                share = calls[call.number].seconds / whole
+                self._tested[call.number] = replace(self._step(call, tensors(result), kept), share=share)
             factors = call.operands if call.number in wanted and call.is_product else []
             for number, step in [curved.pop(one.data_ptr()) for one in factors if one.data_ptr() in curved]:
                 self._tested.setdefault(number, step).faults.append(
@@ -337,7 +337,7 @@ class Unseen:
     def _may_differ(self, one: _Set, step: int) -> bool:
         """Return whether a call's result, the same for both draws, differs for the largest inputs."""
         try:
-            largest = self._result(list(map(_as_large_as_may_be, one.values)), step)
+            largest = self._result(list(map(as_large_as_may_be, one.values)), step)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # the reference refuses them
@@ -411,7 +411,8 @@ class Unseen:
         if outputs is None:
             if fault.step is None or fault.part is not None or fault.change is not None:
                 return False
-            return fault.step in self._long or self._may_differ(one, fault.step)
+            step = self._tested[fault.step]
+            return (step.is_product and step.share >= _LONG) or self._may_differ(one, fault.step)
         excused = fault.rounds
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
@@ -472,11 +473,3 @@ class Unseen:
 
 def _is_scattered(fault: _Fault) -> bool:
     return fault.step is not None and fault.part is not None and fault.part.scattered
-
-
-def _as_large_as_may_be(value: Any) -> Any:
-    """Return a floating-point input scaled so that its largest magnitude is its dtype's largest number."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
-        return value
-    limits = torch.finfo(value.dtype)
-    return value / value.abs().amax().clamp(min=limits.tiny) * limits.max
