@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,24 @@ def test_a_zygote_that_is_late_does_not_answer_the_next_question(judge: Judge, m
         assert worker.alive
     finally:
         worker.close()
+        zygote.close()
+
+
+def test_an_interrupted_start_leaves_no_answer_for_the_next_request(judge: Judge) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    zygote, before = Zygote(), signal.signal(signal.SIGUSR1, interrupt)  # pytest-timeout has SIGALRM
+    late = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))  # importing torch takes longer
+    try:
+        late.start()
+        with pytest.raises(KeyboardInterrupt):
+            zygote.start()
+        with contextlib.closing(zygote.fork("oracle", judge._builder.spec(None, core=None))) as worker:
+            assert worker.alive
+    finally:
+        late.cancel()
+        signal.signal(signal.SIGUSR1, before)
         zygote.close()
 
 

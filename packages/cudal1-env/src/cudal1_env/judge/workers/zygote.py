@@ -78,6 +78,7 @@ class Zygote:
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
         environment |= self._environment
+        self._channel = ours
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno()), *self._preload],
             pass_fds=[theirs.fileno()],
@@ -88,11 +89,9 @@ class Zygote:
             start_new_session=True,
         )
         theirs.close()
-        self._channel = ours
         try:
-            ready, _ = wire.receive(ours, timeout_s=_START_TIMEOUT_S)
+            ready = self._answer(_START_TIMEOUT_S)
         except (wire.ChannelClosed, wire.ChannelTimeout) as error:
-            self.close()
             raise MachineError(f"the zygote did not start within {_START_TIMEOUT_S:g} s: {error}") from error
         self.torch, self.cuda = ready["torch"], ready["cuda"]
         return bool(ready["touched"])
@@ -130,8 +129,10 @@ class Zygote:
                 raise WorkerLostError(f"the new worker {pid} died at once: {error}") from error
         try:
             ready = worker.answer(timeout_s=_FORK_TIMEOUT_S)
-        except (Dead, Late) as error:
+        except BaseException as error:
             worker.close()
+            if not isinstance(error, Dead | Late):
+                raise
             raise WorkerLostError(
                 f"the new worker {pid} did not enter its sandbox: {error}; its log: {worker.log}"
             ) from error
@@ -143,16 +144,26 @@ class Zygote:
         return worker
 
     def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
-        """Request a worker. A late zygote is stopped, because its answer would be taken for the next request's."""
+        """Request a worker."""
         self.start()
+        try:
+            return self._answer(_FORK_TIMEOUT_S, {"role": role, "spec": spec.to_json()}, fds)
+        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
+            raise WorkerLostError(f"the zygote did not fork a worker within {_FORK_TIMEOUT_S:g} s: {error}") from error
+
+    def _answer(self, timeout_s: float, request: wire.Message | None = None, fds: Sequence[int] = ()) -> wire.Message:
+        """Return the answer to a request, or the first message. Without one, also after an interrupt, stop the process.
+
+        Its answer would be taken for the next request's.
+        """
         assert self._channel is not None
         try:
-            wire.send(self._channel, {"role": role, "spec": spec.to_json()}, fds)
-            answer, _ = wire.receive(self._channel, timeout_s=_FORK_TIMEOUT_S)
-        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
+            if request is not None:
+                wire.send(self._channel, request, fds)
+            return wire.receive(self._channel, timeout_s=timeout_s)[0]
+        except BaseException:
             self.close()
-            raise WorkerLostError(f"the zygote did not fork a worker within {_FORK_TIMEOUT_S:g} s: {error}") from error
-        return answer
+            raise
 
     def close(self) -> None:
         """Stop the zygote; its workers die with it."""
