@@ -95,6 +95,10 @@ LEFT_OUT = {
         "(lambda y: y.mul_(torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).add_(t))(x.exp())",
         "the least elements of step 1 (exp)",
     ),
+    "some of the few columns behind a mask": (
+        "x + (lambda k: torch.where(k > 59, x.exp() * torch.where(k > 61, 1.0, 1e-9), 0 * t))(torch.arange(64))",
+        "the least elements of step",
+    ),
     "columns behind integers": (
         "nn.functional.embedding((t * 64).long()[0], w).exp() * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9) + t",
         "if it was another call's",
