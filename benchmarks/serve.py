@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +31,7 @@ from cudal1_env.testing.programs import REFUSED, programs
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from doubles.evaluator import program, suite
 from env.services import PreparedJudge, serving
+from service_process import started
 
 
 def overhead(calls: int) -> dict[str, Any]:
@@ -98,21 +97,6 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         task, source = attacks[number // 10 % len(attacks)] if hostile else honest[number % len(honest)]
         jobs.append((task, f"{source}\n# {number}\n", hostile))
     before = _left()
-    command = [
-        sys.executable,
-        "-c",
-        "from cudal1_env.cli import main; main()",
-        "serve",
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-    ]
-    command += ["--allow-tasks"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    url = next(part for line in process.stderr for part in line.split() if part.startswith("http://"))
-    threading.Thread(target=process.stderr.read, daemon=True).start()
     ends = time.monotonic() + seconds
 
     def ask(job: tuple[Task, str, bool]) -> tuple[str, bool, float] | None:
@@ -126,17 +110,14 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         return record.status.value, hostile, reward_of(record)
 
     began = time.perf_counter()
-    try:
-        with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
+    with started("cpu") as service:
+        with RemoteEvaluator(service.url) as remote, ThreadPoolExecutor(clients) as executor:
             # Descriptors and memory are first read after a tenth of the jobs, when lazy state exists.
             told = list(executor.map(ask, jobs[: verdicts // 10]))
-            early = _of(process.pid)
+            early = _of(service.process.pid)
             told += executor.map(ask, jobs[verdicts // 10 :])
-            late = _of(process.pid)
+            late = _of(service.process.pid)
         took = time.perf_counter() - began
-    finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(120)
     found = [one for one in told if one is not None]
     return {
         "kind": "real",
@@ -147,7 +128,7 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         "hostile_rewarded": sum(hostile and reward > 1.0 for _, hostile, reward in found),
         "statuses": dict(Counter(status for status, _, _ in found).most_common()),
         "seconds": round(took, 1),
-        "exit_code": code,
+        "exit_code": service.process.returncode,
         "service_descriptors": [early["descriptors"], late["descriptors"]],
         "service_mib": [early["mib"], late["mib"]],
         "left_behind": sorted(_left() - before),
