@@ -144,7 +144,11 @@ def builds_s(device: Device, ours: bool, count: int, first: int) -> tuple[list[f
             if child.stdout.readline() != "ready\n":
                 raise SystemExit("a process for building an extension did not start; see its error above")
         began = time.perf_counter()
-        told = [child.communicate("\n")[0] for child in children]
+        for child in children:  # all begin before any is waited for
+            assert child.stdin is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+        told = [child.communicate()[0] for child in children]
         return [float(text) for text in told], time.perf_counter() - began
 
 

@@ -5,6 +5,8 @@ out=$1 results=$2 run=${3:-}
 mkdir -p "$results"
 tar -C "$out" --exclude smollm2 --exclude trainer --exclude model --exclude 'large-*' -czf "$results/records.tgz" .
 if [ -n "$run" ]; then
-    tar -C "$out" --exclude trainer --exclude sft/model -c "$run" | split --bytes 15M --numeric-suffixes - "$results/$run.tar."
+    old=()
+    if [ -d "$out/$run/stages/self_train/model" ]; then old=(--exclude sft/model); fi
+    tar -C "$out" --exclude trainer "${old[@]}" -c "$run" | split --bytes 15M --numeric-suffixes - "$results/$run.tar."
 fi
 ls -l "$results"
