@@ -10,8 +10,10 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import re
 import secrets
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,9 @@ GPU = Path("/dev/nvidiactl")
 SEED = os.environ.get("CUDAL1_TEST_SEED", "0")
 """Judges of tests draw their secrets by it and by the test's name: a test that fails can be run again with the same
 draws, and all tests with other draws. Secrets of child processes, noise and times remain random."""
+
+SLOW_PART = os.environ.get("CUDAL1_SLOW_PART", "0/1")
+"""K/N: of the slow tests only one part. CI runs the part that its commit's hash names, so that it ends in time."""
 
 
 def is_program(path: Path) -> bool:
@@ -100,11 +105,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneProcessForJudges(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure coverage in the default tests only: it makes tests of pure Python a third slower."""
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker("no_cover")
+def slow_part(name: str, parts: int) -> int:
+    """Return the part of a slow test: the same for all tests of one program and its look-alike, which share a task.
+
+    >>> slow_part("test_status[h34_exit]", 7) == slow_part("test_no_attack_is_rewarded[h34_exit.honest]", 7)
+    True
+    """
+    case = re.fullmatch(r".*\[(.*)\]", name)
+    return zlib.crc32((case[1] if case else name).removesuffix(".honest").encode()) % parts
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests of other parts; measure coverage in the default tests only, for it makes others slower."""
+    part, parts = (int(one) for one in SLOW_PART.split("/"))
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    for item in slow:
+        item.add_marker("no_cover")
+    others = [item for item in items if item in slow and slow_part(item.name, parts) != part]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
