@@ -2,6 +2,7 @@
 
     python benchmarks/generation.py MODEL OUT.jsonl [--answers 64] [--tokens 1000]
 
+`compiled-copied` is `compiled` with transformers' own attention, which copies keys and values that heads share.
 Prompts are of generated tasks. Each method writes the same number of answers greedily in three rounds; the first warms
 up and compiles. `same` is the share of answers that are identical to the first method's (`static`): sums in another
 order may differ in the last digit, and so may words. One JSON line for the machine, then one per method.
@@ -13,14 +14,14 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cudal1_agent.data.prompts import build_prompt
-from cudal1_agent.policies.transformers import Batching, TransformersPolicy
+from cudal1_agent.policies.transformers import Batching, TransformersPolicy, attention_of
 from cudal1_data import load_suite
 from parts import machine_line
 
-WAYS: tuple[Batching, ...] = ("static", "compiled", "continuous")
+WAYS = ("static", "compiled", "compiled-copied", "continuous")
 ROUNDS = 3
 
 
@@ -50,7 +51,7 @@ def main() -> None:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def timed(options: argparse.Namespace, way: Batching, prompts: list[str]) -> tuple[dict[str, Any], list[str]]:
+def timed(options: argparse.Namespace, way: str, prompts: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Return tokens and seconds of each round, and the answers."""
     written = 0
 
@@ -58,9 +59,12 @@ def timed(options: argparse.Namespace, way: Batching, prompts: list[str]) -> tup
         nonlocal written
         written += tokens
 
+    batching = cast("Batching", way.removesuffix("-copied"))
     policy = TransformersPolicy(
-        options.model, use_cpu=options.device == "cpu", batch=options.answers, batching=way, written=count
+        options.model, use_cpu=options.device == "cpu", batch=options.answers, batching=batching, written=count
     )
+    if batching != way:
+        policy._model.set_attn_implementation(attention_of(use_cpu=options.device == "cpu"))
     rounds: list[dict[str, float]] = []
     answers: list[str] = []
     for number in range(ROUNDS):

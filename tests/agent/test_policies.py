@@ -18,11 +18,13 @@ import pytest
 import torch
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.errors import PolicyError
+from cudal1_agent.policies import grouped_attention
 from cudal1_agent.policies import transformers as transformers_policy
 from cudal1_agent.policies.embedded import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
 from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.openai import OpenAIPolicy
 from cudal1_agent.policies.transformers import (
+    Batching,
     TransformersPolicy,
     as_chat,
     end_tokens,
@@ -37,6 +39,7 @@ from doubles.training import suite
 from httpx import ConnectError
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
 
 TASKS = tuple(suite().train)
 SHAPE = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
@@ -339,3 +342,23 @@ def test_a_cache_of_one_size_writes_the_same_answers(model: Path, monkeypatch: p
     shapes.clear()
     one_size.sample(prompts, 1, **{**asked, "max_new_tokens": 11})
     assert [longest for _, longest in shapes] == [None] * 3, "compiling would take longer than it saves"
+
+
+@pytest.mark.parametrize("batching", ["static", "compiled"])
+def test_heads_that_share_keys_write_the_same_answers(
+    model: Path, tmp_path: Path, batching: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers_policy, "COMPILED_FROM", 1)
+    config = AutoConfig.from_pretrained(model)
+    config.update({"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16})
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    load_tokenizer(model).save_pretrained(tmp_path)
+    prompts = ["class Model", "import torch\nimport torch.nn as nn", "x"]
+    asked: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 40, "seed": 0}
+    policy = TransformersPolicy(tmp_path, use_cpu=True, batching=batching)
+    assert policy._model.config._attn_implementation == grouped_attention.NAME
+    written = policy.sample(prompts, 1, **asked)
+    policy._model.set_attn_implementation("sdpa")
+    assert written == policy.sample(prompts, 1, **asked)
+    assert len({one for (one,) in written}) == 3, "the answers depend on their prompts"

@@ -67,6 +67,10 @@ class TransformersPolicy:
             )
         dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         self._model: Any = load_model(model, self.tokenizer, use_cpu=use_cpu, dtype=dtype)
+        if batching != "continuous":
+            from cudal1_agent.policies.grouped_attention import use_grouped_attention
+
+            use_grouped_attention(self._model)
         self._model.to(self._device).eval()
         self._batch = batch
         self._batching: Batching = batching
