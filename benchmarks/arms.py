@@ -80,8 +80,8 @@ def compared(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "overlap": {
             name: overlaps
             for name in others
-            if (overlaps := [overlap(*pair) for pair in zip(arms[FIRST], arms[name], strict=False)])
-            and any(run["shown_at_first"] for run in arms[name])
+            if any(shown for run in arms[name] for shown in run["shown_at_first"].values())
+            and (overlaps := [overlap(*pair) for pair in zip(arms[FIRST], arms[name], strict=False)])
         },
     }
 
