@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from cudal1_worker.oracle.calls import Calls
 from cudal1_worker.oracle.dependence import Target, _least, _of_operands, _without_gradient
 from cudal1_worker.oracle.omitted import (
+    Stale,
     between_neighbours,
     by_halves,
     in_eight_bits,
@@ -16,6 +18,7 @@ from cudal1_worker.oracle.omitted import (
     without,
 )
 from cudal1_worker.oracle.steps import Call
+from torch import nn
 
 aten = torch.ops.aten
 
@@ -100,7 +103,49 @@ def test_tiles_and_indices_without_effect_are_not_among_the_least() -> None:
     found = least(effect)
     assert 1000 < int((found["the least tiles"] & (effect > 0.0)).sum()) <= 2 * 32 * 32  # two of eight tiles
     assert not found["the least of dimension 0"][32:64].any()
-    assert [words for words, _ in _without_gradient(effect)] == ["[32:64] of dimension 0"]
+    assert [words for words, _ in _without_gradient(effect, None)] == ["[32:64] of dimension 0"]
+
+
+def test_all_indices_without_an_effect_are_a_part_and_those_with_the_lowest_and_highest_values() -> None:
+    column = torch.arange(64)
+    effect = torch.rand(8, 64) * (column % 2 == 0)
+    value = column.float() - torch.rand(8, 64) / 2
+    found = {words: mask.nonzero()[:, 0].tolist() for words, mask in _without_gradient(effect, value)}
+    assert found == {
+        "what has no gradient of dimension 1": list(range(1, 64, 2)),
+        "the lowest without a gradient of dimension 1": list(range(1, 32, 2)),
+        "the highest without a gradient of dimension 1": list(range(33, 64, 2)),
+    }
+    effect[:, 1::2] = 1.0
+    effect[:, :7] = 0.0
+    assert not list(_without_gradient(effect, value)), "fewer than an eighth"
+
+
+def test_an_eighth_and_a_sixteenth_of_a_factor_are_among_the_least() -> None:
+    effect = 1.0 + torch.rand(4, 64)
+    effect[:, 60:] = 1e-9
+    masks = {part.words: mask for part, mask in _least((("mm", 0), 1), effect, effect)}
+    assert masks["the least sixteenth of dimension 1"].nonzero()[:, 1].tolist() == [60, 61, 62, 63]
+    assert int(masks["the least eighth of dimension 1"].sum()) == 8
+    assert "the least eighth of dimension 0" not in masks, "it is too short"
+
+
+def test_a_call_returns_the_result_of_an_earlier_one() -> None:
+    given = torch.tensor([1.0, 2.0])
+    with Calls(change=Stale(3, 1)):
+        found = [given * factor for factor in (2.0, 3.0, 5.0, 7.0, 11.0)]
+    assert [one[0].item() for one in found] == [2.0, 3.0, 5.0, 3.0, 11.0]
+
+
+def test_operators_that_hold_products_are_opaque_and_round_all_that_they_read_and_return() -> None:
+    x, weight = torch.rand(1, 1, 4, 4) + 1.0, torch.rand(4)
+    pool = Call(aten.avg_pool2d.default, (x, [2, 2]), {})
+    assert pool.is_opaque
+    assert not Call(aten.add.Tensor, (x, x), {}).is_opaque
+    assert not Call(aten.mm.default, (x[0, 0], x[0, 0]), {}).is_opaque
+    assert not Call(aten.index_put_.default, (weight, [torch.tensor([0])], weight[:1]), {}).is_opaque
+    expected = nn.functional.avg_pool2d(x.bfloat16().float(), 2).bfloat16().float()
+    assert torch.equal(pool.with_fault("bfloat16"), expected)
 
 
 def test_single_indices_between_others_are_among_the_least() -> None:

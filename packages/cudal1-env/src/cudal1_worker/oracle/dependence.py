@@ -32,6 +32,10 @@ _DISTANCES = (2, 8)
 """Distances of indices of a tensor without a gradient that are left out together."""
 _PARTS = 4
 """One of so many parts is what matters least."""
+_MANY = 8
+"""Indices without an effect count if they are at least one in so many: the first query of causal attention has none."""
+_FINER = {"eighth": 8, "sixteenth": 16}
+"""Further shares of a dimension of a product's operand, by name: less than a quarter may be what matters least."""
 
 
 class Result(NamedTuple):
@@ -53,6 +57,8 @@ class Part(NamedTuple):
     """Whether outputs depend on it, but least; otherwise it has no gradient."""
     scattered: bool = False
     """Whether it consists of single elements, not of indices or tiles."""
+    one_of: int = _PARTS
+    """It is one of so many parts."""
 
 
 def negligible_parts(
@@ -60,8 +66,8 @@ def negligible_parts(
 ) -> dict[Part, torch.Tensor]:
     """Return the quarters of some tensors on which outputs depend least: of elements, and of each dimension's indices.
 
-    Quarters of neighbouring indices without a gradient are parts, too, because an output may still depend on them: they
-    are integers, or compared with a limit.
+    Quarters of neighbouring indices without a gradient are parts, too, and all such indices of a result or an input,
+    because an output may still depend on them: they are integers, or compared with a limit.
 
     Args:
         oracle: The oracle.
@@ -88,7 +94,10 @@ def negligible_parts(
         value, gradient = gradients.get(target, (none, none))
         effect = (value * gradient).abs().nan_to_num(posinf=0.0)
         found |= dict(_least(target, effect, gradient.abs()))
-        found |= {Part(target, words, False): mask for words, mask in _without_gradient(effect)}
+        whole = isinstance(target, int) or isinstance(target[1], Result)
+        found |= {
+            Part(target, words, False): mask for words, mask in _without_gradient(effect, value if whole else None)
+        }
     return found
 
 
@@ -213,36 +222,42 @@ def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iter
 
     Of the elements it leaves out the quarter with the largest magnitudes of gradients.
     """
-    least = _quarter(effect)
-    found = [("the least elements", least & ~_quarter(torch.where(least, 1.0 / gradient, 0.0)))]
+    least = _least_of(effect)
+    found = [("the least elements", least & ~_least_of(torch.where(least, 1.0 / gradient, 0.0)), _PARTS)]
+    is_operand = not isinstance(target, int) and not isinstance(target[1], Result)
     for dim in range(effect.ndim):
-        least = _quarter(effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True))
-        found.append((f"the least of dimension {dim}", least))
-    if not isinstance(target, int) and not isinstance(target[1], Result):
+        sums = effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True)
+        found.append((f"the least of dimension {dim}", _least_of(sums), _PARTS))
+        for name, parts in _FINER.items() if is_operand and sums.numel() >= max(_FINER.values()) else ():
+            found.append((f"the least {name} of dimension {dim}", _least_of(sums, parts), parts))
+    if is_operand:
         rows = effect.reshape(-1, *effect.shape[-2:]) if effect.ndim > 1 else effect.reshape(1, 1, -1)
         tile = min(TILE, rows.shape[1]), min(TILE, rows.shape[2])
-        least = _quarter(torch.nn.functional.avg_pool2d(rows, tile, ceil_mode=True))
+        least = _least_of(torch.nn.functional.avg_pool2d(rows, tile, ceil_mode=True))
         wide = least.repeat_interleave(tile[0], 1)[:, : rows.shape[1]]
         wide = wide.repeat_interleave(tile[1], 2)[..., : rows.shape[2]]
-        found.append(("the least tiles", wide.reshape(effect.shape)))
-    for place, (words, mask) in enumerate(found):
+        found.append(("the least tiles", wide.reshape(effect.shape), _PARTS))
+    for place, (words, mask, parts) in enumerate(found):
         if bool(mask.any()):
-            yield Part(target, words, by_gradient=True, scattered=place == 0), mask
+            yield Part(target, words, by_gradient=True, scattered=place == 0, one_of=parts), mask
 
 
-def _quarter(sums: torch.Tensor) -> torch.Tensor:
-    """Return which quarter of some sums is least; zeros do not count."""
+def _least_of(sums: torch.Tensor, parts: int = _PARTS) -> torch.Tensor:
+    """Return which of some sums are least, one in so many; zeros do not count."""
     none = sums == 0.0
     count = int((~none).sum())
-    count = max(1, count // _PARTS) if count > 1 else 0
+    count = max(1, count // parts) if count > 1 else 0
     least = sums.masked_fill(none, torch.inf).flatten().topk(count, largest=False, sorted=False).indices
     return torch.zeros_like(none).flatten().index_fill(0, least, True).view(none.shape)
 
 
-def _without_gradient(effect: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _without_gradient(effect: torch.Tensor, value: torch.Tensor | None) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the quarters of each dimension, or each index if there are fewer, of which no element has an effect.
 
-    If no element at all has one, yield also indices at equal distances.
+    If no element at all has one, yield also indices at equal distances; otherwise, for the `value` of an input or a
+    result, all indices of a dimension without an effect, and of these the quarters whose values are lowest and highest:
+    where a maximum is taken, some are without an effect only in this draw. Of a factor they would be left out, and
+    where a function is flat that shows nothing, although it shows for other inputs.
     """
     alive = effect != 0.0
     distances = () if bool(alive.any()) else _DISTANCES
@@ -251,9 +266,19 @@ def _without_gradient(effect: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]
         parts = [slice(size * k // count, size * (k + 1) // count) for k in range(count)]
         parts += [slice(at, None, step) for step in distances for at in (0, step // 2) if size >= 2 * step]
         indices = alive.movedim(dim, 0).flatten(1).any(1) if alive.ndim > 1 else alive
+        ones = [1] * (effect.ndim - 1 - dim)
         for part in parts:
             if not bool(indices[part].any()):
                 mask = torch.zeros_like(indices)
                 mask[part] = True
-                mask = mask.view(-1, *[1] * (effect.ndim - 1 - dim))
-                yield f"[{part.start}:{part.stop or ''}{f':{part.step}' if part.step else ''}] of dimension {dim}", mask
+                words = f"[{part.start}:{part.stop or ''}{f':{part.step}' if part.step else ''}] of dimension {dim}"
+                yield words, mask.view(-1, *ones)
+        if value is not None and bool(indices.any()) and _MANY * int((~indices).sum()) >= size:
+            yield f"what has no gradient of dimension {dim}", (~indices).view(-1, *ones)
+            lines = value.abs() if value.is_complex() else value
+            lines = lines.movedim(dim, 0).flatten(1) if lines.ndim > 1 else lines[:, None]
+            for words, ends in (("lowest", lines.amax(1)), ("highest", -lines.amin(1))):
+                count = min(max(1, size // _PARTS), int((~indices).sum()))
+                some = ends.masked_fill(indices, torch.inf).topk(count, largest=False, sorted=False).indices
+                mask = torch.zeros_like(indices).index_fill(0, some, True)
+                yield f"the {words} without a gradient of dimension {dim}", mask.view(-1, *ones)

@@ -93,6 +93,8 @@ _ELEMENTWISE = _names(
 )
 
 
+_POINTWISE = torch.Tag.pointwise
+
 Place = tuple[str, int]
 """Name of a call, and its number among the calls of that name."""
 
@@ -158,6 +160,12 @@ class Call:
     def is_product(self) -> bool:
         """Whether it is a product whose factors can be rounded."""
         return self.kind == "product" and self.dtype in LOWER
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it computes, in a way that this file does not know: fused layers, transforms, pools."""
+        func = self.func
+        return bool(self.operands) and self.kind is None and not func._schema.is_mutable and _POINTWISE not in func.tags
 
     @property
     def size(self) -> int:
@@ -267,6 +275,9 @@ class Call:
     # --- precision ---
 
     def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor], factor: int | None = None) -> Any:
+        if self.kind is None:
+            given, kwargs = tree_map(lambda one: to(one) if _floating(one) else one, (self.args, self.kwargs))
+            return tree_map(lambda one: to(one) if _floating(one) else one, self.func(*given, **kwargs))
         places = range(len(self.args))
         if self.kind == "product":
             places = self.product.factors if factor is None else (factor,)

@@ -21,10 +21,11 @@ and not for an infinite one.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +53,10 @@ _ROUNDINGS = 2.0**-24
 """Share of a tolerance that roundings in float64 do not reach."""
 _LITTLE = 0.1
 """Single elements may be omitted undetected in steps that together take less than this share of the tested calls' time:
-a quarter of the elements is tried, so a program saves a fortieth."""
+a quarter of the elements is tried, so a program saves a fortieth. So may a smaller part of a step's operand if that is
+what it saves, and steps whose earlier results do."""
+_REPEATED = 4
+"""A loop has at least so many calls alike."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class _Fault:
     """Position of the input to replace."""
     part: Part | None = None
     """Part to replace by another draw's, or to leave out of an operand; all by default."""
+    before: int | None = None
+    """Number of an earlier call whose result the step returns."""
     extreme: bool = False
     """Whether the step is a maximum or minimum, and the fault is that it is only compared."""
 
@@ -185,9 +191,11 @@ class Unseen:
         self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         curved = dict[int, tuple[int, _Step]]()  # by address of the result
+        alike = defaultdict[object, list[int]](list)
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
+            alike[call.name, *(one.shape for one in (*tensors(call.args), *tensors(result)))].append(call.number)
             if call.number in wanted:
                 share = calls[call.number].seconds / whole
                 self._tested[call.number] = replace(self._step(call, tensors(result), kept), share=share)
@@ -202,6 +210,11 @@ class Unseen:
 
         with Calls(change=look):
             self._oracle.run(model, own)
+        loops = (pairwise(numbers) for numbers in alike.values() if len(numbers) >= _REPEATED)
+        for before, number in chain.from_iterable(loops):
+            if number in wanted and not any(fault.extreme for fault in self._tested[number].faults):
+                words = f"{self._tested[number].name}, if it was step {before + 1}'s"
+                self._tested[number].faults.append(_Fault(words, before=before))
 
     def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> _Step:
         """Return what can be asked about a call."""
@@ -217,6 +230,8 @@ class Unseen:
             lower, parted = self._next_lower(call.dtype), parted | omitted.operands(call)
         elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
+        elif call.is_opaque and call.dtype in OTHERS and self._are_exact():
+            lower = self._next_lower(call.dtype)
         large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
         for words, change in [*omitted.ways(call, kept), *large]:
             faults.append(_Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
@@ -224,6 +239,9 @@ class Unseen:
             change = partial(Call.with_fault, fault=lower, factor=factor)
             of = "" if factor is None else f"operand {factor} of "
             faults.append(_Fault(f"{of}{name} in {lower}", change=change, rounds=True, lower=lower))
+        if lower == "tf32":  # its roundings may be excused, and those of the next one not
+            change = partial(Call.with_fault, fault="bfloat16")
+            faults.append(_Fault(f"{name} in bfloat16", change=change, rounds=True))
         return _Step(
             name, twin, faults, {operand: tuple(one.shape) for operand, one in parted.items()}, call.is_product
         )
@@ -245,6 +263,8 @@ class Unseen:
     ) -> Iterator[_Fault]:
         """Yield the faults in a part of a call's result or operand; `mask` is where that is in the first set."""
         if any(fault.extreme for fault in step.faults):
+            return
+        if part.one_of > 4 and step.share < _LITTLE / 4 * part.one_of:
             return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
         if not isinstance(operand, Result):
@@ -406,8 +426,10 @@ class Unseen:
         except Exception:
             # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
             # reference itself checks it, and that is no output.
-            return fault.step is not None and fault.part is None and fault.change is None
+            return fault.step is not None and fault.part is None and fault.change is None and fault.before is None
         if outputs is None:
+            if fault.before is not None:
+                return True
             if fault.step is None or fault.part is not None or fault.change is not None:
                 return False
             step = self._tested[fault.step]
@@ -436,6 +458,10 @@ class Unseen:
             values = self._replaced(one, fault)
             unchanged = same_bits(values[fault.place], one.values[fault.place])
             return None if unchanged else self._oracle.run(plain, values)
+        if fault.before is not None:
+            with Calls(change=omitted.Stale(fault.step, fault.before)):
+                outputs = self._oracle.run(plain, copied(one.values))
+            return None if all(map(same_bits, outputs, one.own)) else outputs
         if fault.change is None and isinstance(fault.operand, int):
             run = partial(omitted.exchanged, operand=fault.operand)
             run = partial(run, other=self._result(one.others, fault.step, fault.operand)[0])
@@ -471,4 +497,5 @@ class Unseen:
 
 
 def _is_scattered(fault: _Fault) -> bool:
-    return fault.step is not None and fault.part is not None and fault.part.scattered
+    """Return whether a fault saves a part of the time only with others like it."""
+    return fault.before is not None or (fault.step is not None and fault.part is not None and fault.part.scattered)
