@@ -317,7 +317,7 @@ def test_another_draws_output_must_be_accepted_on_both_sets(
 ) -> None:
     """One set accepts the mean of many elements by chance."""
     asked, told = Unseen(cast(Oracle, SimpleNamespace(fresh_inputs=lambda *_: []))), iter(accepted)
-    monkeypatch.setattr(asked, "_choose", lambda *_: None)
+    monkeypatch.setattr(asked._questions, "steps", lambda *_: dict[int, Any]())
     monkeypatch.setattr(asked, "_set", lambda _: SimpleNamespace(parts={}))
     monkeypatch.setattr(asked, "_faults", lambda _: [])
     monkeypatch.setattr(asked, "_accepting", lambda _: next(told))

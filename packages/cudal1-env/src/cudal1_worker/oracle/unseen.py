@@ -21,25 +21,25 @@ and not for an infinite one.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
+from cudal1_worker.oracle.calls import Calls, tensors
 from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_parts
 from cudal1_worker.oracle.distributions import as_large_as_may_be
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import copied, same_bits
+from cudal1_worker.oracle.questions import LITTLE, Fault, Questions, Step, is_scattered
 from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of, is_one_rounding
-from cudal1_worker.oracle.steps import HALF, LOWER, OTHERS, Call, Place
+from cudal1_worker.oracle.steps import HALF, Call
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
@@ -51,58 +51,6 @@ _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
 _ROUNDINGS = 2.0**-24
 """Share of a tolerance that roundings in float64 do not reach."""
-_LITTLE = 0.1
-"""Single elements may be omitted undetected in steps that together take less than this share of the tested calls' time:
-a quarter of the elements is tried, so a program saves a fortieth. So may a smaller part of a step's operand if that is
-what it saves, and steps whose earlier results do."""
-_REPEATED = 4
-"""A loop has at least so many calls alike."""
-
-
-@dataclass(frozen=True)
-class _Fault:
-    """One way to omit work."""
-
-    text: str
-    step: int | None = None
-    """Number of the step; None for a fault in an input."""
-    change: Callable[..., Any] | None = None
-    """Executes the step with a fault, in `part` if there is one; None if a result is replaced."""
-    rounds: bool = False
-    """Whether `change` only rounds."""
-    lower: str = ""
-    """Precision to which it rounds."""
-    twin: Place | None = None
-    """Name and number of the step in the float64 twin, if the fault is tested there: a program may round less."""
-    place: int = 0
-    """Position of the input to replace."""
-    part: Part | None = None
-    """Part to replace by another draw's, or to leave out of an operand; all by default."""
-    before: int | None = None
-    """Number of an earlier call whose result the step returns."""
-    extreme: bool = False
-    """Whether the step is a maximum or minimum, and the fault is that it is only compared."""
-
-    @property
-    def operand(self) -> int | str | Result:
-        """What of the step is changed."""
-        return Result(0) if self.part is None or isinstance(self.part.target, int) else self.part.target[1]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A call to test."""
-
-    name: str
-    twin: Place
-    """Its place in the float64 twin."""
-    faults: list[_Fault]
-    """Those that concern the whole call."""
-    shapes: dict[int | str | Result, tuple[int, ...]] = field(default_factory=dict[int | str | Result, tuple[int, ...]])
-    """Shapes of its operands and results, whose parts are tested."""
-    is_product: bool = False
-    share: float = 0.0
-    """Share of the forward pass's time."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +76,7 @@ class _Set:
         """Return the parts of a tensor."""
         return [part for part in self.parts if part.target == target]
 
-    def mask(self, fault: _Fault) -> torch.Tensor:
+    def mask(self, fault: Fault) -> torch.Tensor:
         """Return where a fault replaces values."""
         return self.answers[0].new_ones((), dtype=torch.bool) if fault.part is None else self.parts[fault.part]
 
@@ -138,10 +86,9 @@ class Unseen:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self._tested: dict[int, _Step] = {}
+        self._tested: dict[int, Step] = {}
         """Calls to test, by number."""
-        self._large = 0
-        """Number of elements of the largest input."""
+        self._questions = Questions(oracle)
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -154,8 +101,8 @@ class Unseen:
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
     def _found(self, seeds: list[int], *, precision: bool) -> str:
-        self._choose(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
-        left: list[_Fault] | None = None
+        self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
+        left: list[Fault] | None = None
         accepting: str | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
@@ -163,136 +110,37 @@ class Unseen:
             left = [fault for fault in left if fault.part is None or fault.part in one.parts]
             accepted = self._accepting(one)
             accepting = accepted if accepting in (None, accepted) else ""  # one set accepts a scalar by chance
-            passed: list[_Fault] = []
+            passed: list[Fault] = []
             for step, faults in groupby(left, key=lambda fault: fault.step):
                 stand_in = None if step is None else self._result(one.others, step)
                 if step is not None and self._recurs(one, step, stand_in):
                     return f"parts of {self._tested[step].name}, if they were another call's at other places"
                 passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
-                if seed == seeds[-1] and (accepting or not all(map(_is_scattered, passed))):
+                if seed == seeds[-1] and (accepting or not all(map(is_scattered, passed))):
                     break
             left = self._that_save_time(passed)
             if not (accepting or left):
                 break
         return accepting or next((fault.text for fault in left or []), "")
 
-    def _that_save_time(self, passed: list[_Fault]) -> list[_Fault]:
+    def _that_save_time(self, passed: list[Fault]) -> list[Fault]:
         """Return faults without those in single elements of steps, if these steps take little time together."""
-        steps = {fault.step for fault in passed if _is_scattered(fault)}
+        steps = {fault.step for fault in passed if is_scattered(fault)}
         theirs = sum(step.share for k, step in self._tested.items() if k in steps)
         tested = sum(step.share for step in self._tested.values())
-        return passed if theirs >= _LITTLE * tested else [fault for fault in passed if not _is_scattered(fault)]
+        return passed if theirs >= LITTLE * tested else [fault for fault in passed if not is_scattered(fault)]
 
-    def _choose(self, values: list[Any], draw: random.Random) -> None:
-        """Choose the calls to test."""
-        model, self._tested = self._oracle.models.plain, {}
-        kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
-        calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
-        self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
-        whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
-        curved = dict[int, tuple[int, _Step]]()  # by address of the result
-        alike = defaultdict[object, list[int]](list)
-
-        def look(call: Call) -> Any:
-            result = call.func(*call.args, **call.kwargs)
-            alike[call.name, *(one.shape for one in (*tensors(call.args), *tensors(result)))].append(call.number)
-            if call.number in wanted:
-                share = calls[call.number].seconds / whole
-                self._tested[call.number] = replace(self._step(call, tensors(result), kept), share=share)
-            factors = call.operands if call.number in wanted and call.is_product else []
-            for number, step in [curved.pop(one.data_ptr()) for one in factors if one.data_ptr() in curved]:
-                self._tested.setdefault(number, step).faults.append(
-                    _Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
-                )
-            if omitted.is_curved(call):
-                curved[tensors(result)[0].data_ptr()] = call.number, _Step(call.title, call.place, [])
-            return result
-
-        with Calls(change=look):
-            self._oracle.run(model, own)
-        loops = (pairwise(numbers) for numbers in alike.values() if len(numbers) >= _REPEATED)
-        for before, number in chain.from_iterable(loops):
-            if number in wanted and not any(fault.extreme for fault in self._tested[number].faults):
-                words = f"{self._tested[number].name}, if it was step {before + 1}'s"
-                self._tested[number].faults.append(_Fault(words, before=before))
-
-    def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> _Step:
-        """Return what can be asked about a call."""
-        name, twin = call.title, call.place
-        if call.name in EXTREMES:
-            faults = [_Fault(f"{name}, which is only compared", twin=twin, extreme=True)]
-            return _Step(name, twin, faults, {Result(0): tuple(result[0].shape)})
-        parted: dict[int | str | Result, torch.Tensor] = {
-            Result(k): one for k, one in enumerate(result) if k == 0 or one.shape != result[0].shape
-        }
-        faults, lower = [_Fault(f"{name}, if it was another call's")], ""
-        if call.is_product:
-            lower, parted = self._next_lower(call.dtype), parted | omitted.operands(call)
-        elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
-            lower = next(iter(OTHERS.get(call.dtype, ())), "")
-        elif call.is_opaque and call.dtype in OTHERS and self._are_exact():
-            lower = self._next_lower(call.dtype)
-        large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
-        for words, change in [*omitted.ways(call, kept), *large]:
-            faults.append(_Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
-        for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
-            change = partial(Call.with_fault, fault=lower, factor=factor)
-            of = "" if factor is None else f"operand {factor} of "
-            faults.append(_Fault(f"{of}{name} in {lower}", change=change, rounds=True, lower=lower))
-        if lower == "tf32":  # its roundings may be excused, and those of the next one not
-            change = partial(Call.with_fault, fault="bfloat16")
-            faults.append(_Fault(f"{name} in bfloat16", change=change, rounds=True))
-        return _Step(
-            name, twin, faults, {operand: tuple(one.shape) for operand, one in parted.items()}, call.is_product
-        )
-
-    def _faults(self, one: _Set) -> list[_Fault]:
-        found = list[_Fault]()
+    def _faults(self, one: _Set) -> list[Fault]:
+        found = list[Fault]()
         for k, step in self._tested.items():
             found += [replace(fault, step=k) for fault in {fault.text: fault for fault in step.faults}.values()]
             for operand, part in ((name, part) for name in step.shapes for part in one.parts_of((step.twin, name))):
-                found += self._partial(k, step, operand, part, one.parts[part])
+                found += self._questions.of_part(k, step, operand, part, one.parts[part])
         for place in (place for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)):
             for part in (None, *(part for part in one.parts_of(place) if part.scattered or not part.by_gradient)):
                 words = "" if part is None else f"{part.words} of "
-                found.append(_Fault(f"{words}input {place}, if it was another call's", place=place, part=part))
+                found.append(Fault(f"{words}input {place}, if it was another call's", place=place, part=part))
         return found
-
-    def _partial(
-        self, k: int, step: _Step, operand: int | str | Result, part: Part, mask: torch.Tensor
-    ) -> Iterator[_Fault]:
-        """Yield the faults in a part of a call's result or operand; `mask` is where that is in the first set."""
-        if any(fault.extreme for fault in step.faults):
-            return
-        if part.one_of > 4 and step.share < _LITTLE / 4 * part.one_of:
-            return
-        of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
-        if not isinstance(operand, Result):
-            if not part.scattered:
-                left_out = partial(omitted.without, operand=operand)
-                yield _Fault(f"{of} left out", k, left_out, twin=step.twin, part=part)
-            elif isinstance(operand, int):
-                yield _Fault(f"{of}, if it was another call's", k, part=part)
-        elif not part.by_gradient:
-            if operand.number == 0:  # nothing may need a further result
-                yield _Fault(f"{of}, if it was another call's", k, part=part)
-        elif part.scattered:
-            yield _Fault(f"{of}, if it was another call's", k, part=part)
-        elif operand.number == 0 and step.is_product:
-            # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
-            # In half precision even the same rows may show little. Roundings of functions cancel in sums.
-            for lower in {fault.lower for fault in step.faults} - {"", "float8"}:
-                change = partial(omitted.lowered, fault=lower, part=mask)
-                yield _Fault(f"{of} in {lower}", k, change, rounds=True, lower=lower)
-
-    def _are_exact(self) -> bool:
-        """Return whether no output has half precision, in which programs may round any result, or integers."""
-        pairs = zip(self._oracle.profiles, self._oracle.limits, strict=True)
-        return all(profile is not None and not limits.largest for profile, limits in pairs)
-
-    def _next_lower(self, dtype: torch.dtype) -> str:
-        own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
-        return next(name for name in LOWER[dtype] if name != "tf32" or not own_tf32)
 
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
@@ -364,7 +212,7 @@ class Unseen:
         own = self._result(one.values, step)
         return not any(bool(new.isnan().any()) for new in largest) and not all(map(same_bits, own, largest))
 
-    def _passes(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> bool:
+    def _passes(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
         if fault.extreme:
             return self._is_only_compared(one, fault)
@@ -376,7 +224,7 @@ class Unseen:
             return self._changes_answer(one, fault)
         return fault.part is None or not self._is_dead(one, fault)
 
-    def _is_only_compared(self, one: _Set, fault: _Fault) -> bool:
+    def _is_only_compared(self, one: _Set, fault: Fault) -> bool:
         """Return whether another finite value of a call leaves the float64 answer as it is, and an infinite one not."""
 
         def answers(to: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor] | None:
@@ -404,7 +252,7 @@ class Unseen:
         most = max(float((error / allowed).nan_to_num(torch.inf).max()) for error, allowed in pairs if error.numel())
         return _ROUNDINGS < most <= 1.0
 
-    def _is_dead(self, one: _Set, fault: _Fault) -> bool:
+    def _is_dead(self, one: _Set, fault: Fault) -> bool:
         """Return whether NaN in a part of a call's result or operand reaches no output."""
         part, values = one.mask(fault), copied(one.values)
         run = partial(omitted.replaced, others=None) if fault.change is None else partial(fault.change, fill=torch.nan)
@@ -417,7 +265,7 @@ class Unseen:
             return False
         return all(map(same_bits, one.own, outputs))
 
-    def _is_unseen(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None = None) -> bool:
+    def _is_unseen(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None = None) -> bool:
         """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
         try:
             outputs = self._with_fault(one, fault, stand_in)
@@ -451,7 +299,7 @@ class Unseen:
             excused = excused and output.dtype not in HALF and is_one_rounding(found, right, output.dtype)
         return not excused
 
-    def _with_fault(self, one: _Set, fault: _Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
+    def _with_fault(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
         """Return the reference's outputs with a fault; None if the fault changes no value."""
         plain = self._oracle.models.plain
         if fault.step is None:
@@ -483,19 +331,14 @@ class Unseen:
             outputs = self._oracle.run(plain, values)
         return outputs if change.changed else None
 
-    def _changes_answer(self, one: _Set, fault: _Fault) -> bool:
+    def _changes_answer(self, one: _Set, fault: Fault) -> bool:
         """Return whether the float64 answer changes if (a part of) an input is replaced with another draw's."""
         answers = self._oracle.exact(self._oracle.models.wide, self._replaced(one, fault))
         return not all(torch.equal(new, old) for new, old in zip(answers, one.answers, strict=True))
 
-    def _replaced(self, one: _Set, fault: _Fault) -> list[Any]:
+    def _replaced(self, one: _Set, fault: Fault) -> list[Any]:
         """Return the inputs with (a part of) one replaced with another draw's."""
         values = copied(one.values)
         value = values[fault.place]
         value.copy_(torch.where(one.mask(fault), one.others[fault.place], value))
         return values
-
-
-def _is_scattered(fault: _Fault) -> bool:
-    """Return whether a fault saves a part of the time only with others like it."""
-    return fault.before is not None or (fault.step is not None and fault.part is not None and fault.part.scattered)
