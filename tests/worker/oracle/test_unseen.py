@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Never, cast
+from typing import Any, Never, cast
 
 import pytest
 import torch
