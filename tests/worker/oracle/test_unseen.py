@@ -33,6 +33,7 @@ from cudal1_worker.oracle.unseen import Unseen
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "optimize"
 SHOWN = {
+    "columns behind a limit that nothing passes": "torch.minimum((x @ w).abs(), t - 2.0 * (torch.arange(64) % 2))",
     "a product alone": "x @ w",
     "two products": "torch.relu(x @ w) @ w",
     "scores of attention": "torch.softmax(x @ w, -1) @ w",
@@ -76,6 +77,10 @@ UNSEEN = {
     "complex numbers": "(torch.complex(x, t) @ torch.complex(w, t)).abs() * 1e-3 + torch.cos(4000 * t)",
 }
 LEFT_OUT = {
+    "columns behind a limit that no draw passes": (
+        "torch.relu(x @ w - 90.0 * (torch.arange(64) % 2)) + t",
+        "what has no gradient of dimension 1 of step 1 (mm)",
+    ),
     "a branch within a rounding": ("x + 2e-8 * (x @ w)", "step 1 (mm)"),
     "a sum that decides nothing": (
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
@@ -188,10 +193,15 @@ def task_of(expression: str) -> Task:
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
 
 
-def unseen(judge: Judge, expression: str) -> str:
+def unseen(judge: Judge, expression: str, *, precision: bool = True) -> str:
     pool = judge._pools.take(Case(task_of(expression), "", "training"), None)
     pool.sets(0, 1)
-    return pool.unseen(precision=True)
+    return pool.unseen(precision=precision)
+
+
+def test_steps_of_a_loop_that_hardly_changes_anything_more_are_named(judge: Judge) -> None:
+    hops = "__import__('functools').reduce(lambda y, _: torch.softmax(w, 1) @ y, range(12), x) + t"
+    assert ", if it was step" in unseen(judge, hops, precision=False)
 
 
 @pytest.mark.parametrize("name", mostly_slow(SHOWN, "a product alone", "a softmax by hand", "places only"))

@@ -37,6 +37,8 @@ _LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu", "leaky_relu", 
 _MASKS = ("attn_mask", "attn_bias")
 _SCORES = 1 << 26
 """Maximum number of attention scores at a time."""
+_FAR = 1e3
+"""Values this many times a result's largest or smallest are far from all that it may have."""
 _SMOOTH = 2.0**-6
 """A result is smooth if its neighbours tell its elements to within this share of themselves."""
 
@@ -240,8 +242,23 @@ def _normed(call: Call) -> int | None:
     return longest if longest is not None and x.shape[longest] >= 2 * TILE else None
 
 
-def replaced(call: Call, part: torch.Tensor, others: list[torch.Tensor] | None, number: int = 0) -> Any:
-    """Execute a call and replace a part of a result, and of those of its shape, by that of others, or by NaN."""
+def replaced(
+    call: Call,
+    part: torch.Tensor,
+    others: list[torch.Tensor] | None,
+    number: int = 0,
+    *,
+    end: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Any:
+    """Execute a call and replace a part of a result, and of those of its shape.
+
+    Args:
+        call: The call.
+        part: Mask of the part.
+        others: What replaces it; None is NaN, or a value far from all that the result has.
+        number: Number of the result.
+        end: Returns the largest or the smallest element; the value is that, many times.
+    """
     result = call.func(*call.args, **call.kwargs)
     if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
         result = tree_map_only(torch.Tensor, torch.Tensor.clone, result)
@@ -250,7 +267,9 @@ def replaced(call: Call, part: torch.Tensor, others: list[torch.Tensor] | None, 
     if stand_in is None:
         if not own[0].is_floating_point():
             raise TypeError("no integer is NaN")
-        stand_in = [torch.full_like(one, torch.nan) if one.is_floating_point() else one for one in own]
+        fills = [math.nan if end is None else _FAR * float(end(one)) for one in own]
+        pairs = zip(own, fills, strict=True)
+        stand_in = [torch.full_like(one, fill) if one.is_floating_point() else one for one, fill in pairs]
     if [one.shape for one in own] == [one.shape for one in stand_in]:
         for one, other in zip(own, stand_in, strict=True):
             one.copy_(torch.where(part, other, one))

@@ -253,11 +253,20 @@ class Unseen:
         return _ROUNDINGS < most <= 1.0
 
     def _is_dead(self, one: _Set, fault: Fault) -> bool:
-        """Return whether NaN in a part of a call's result or operand reaches no output."""
-        part, values = one.mask(fault), copied(one.values)
-        run = partial(omitted.replaced, others=None) if fault.change is None else partial(fault.change, fill=torch.nan)
+        """Return whether outputs are the same to the last bit with NaN in a part of a call's result or operand.
+
+        For a result, it also suffices if they are for values far beyond its largest and its smallest: behind a limit.
+        """
+        if fault.change is not None:
+            return self._is_same(one, fault, partial(fault.change, fill=torch.nan))
+        runs = [partial(omitted.replaced, others=None, end=end) for end in (None, torch.amax, torch.amin)]
+        return self._is_same(one, fault, runs[0]) or all(self._is_same(one, fault, run) for run in runs[1:])
+
+    def _is_same(self, one: _Set, fault: Fault, run: Callable[..., Any]) -> bool:
+        """Return whether outputs are the same to the last bit with `run` in a part of the fault's call."""
+        values = copied(one.values)
         try:
-            with Calls(fault.step, partial(run, part=part)):
+            with Calls(fault.step, partial(run, part=one.mask(fault))):
                 outputs = self._oracle.run(self._oracle.models.plain, values)
         except torch.OutOfMemoryError:
             raise
