@@ -144,6 +144,11 @@ def test_operators_that_hold_products_are_opaque_and_round_all_that_they_read_an
     assert not Call(aten.add.Tensor, (x, x), {}).is_opaque
     assert not Call(aten.mm.default, (x[0, 0], x[0, 0]), {}).is_opaque
     assert not Call(aten.index_put_.default, (weight, [torch.tensor([0])], weight[:1]), {}).is_opaque
+    assert not pool.only_moves([nn.functional.avg_pool2d(x, 2)])
+    assert Call(aten.cat.default, ([x, x],), {}).only_moves([torch.cat([x, x])])
+    assert Call(aten.max_pool2d.default, (x, [2, 2]), {}).only_moves([nn.functional.max_pool2d(x, 2)])
+    made = Call(aten.complex.default, (weight, weight / 3), {})
+    assert made.only_moves([torch.complex(weight, weight / 3)])
     expected = nn.functional.avg_pool2d(x.bfloat16().float(), 2).bfloat16().float()
     assert torch.equal(pool.with_fault("bfloat16"), expected)
 

@@ -135,7 +135,7 @@ class Questions:
             lower, parted = self._next_lower(call.dtype), parted | omitted.operands(call)
         elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
-        elif call.is_opaque and call.dtype in OTHERS and self._are_exact():
+        elif call.is_opaque and call.dtype in OTHERS and self._are_exact() and not call.only_moves(result):
             lower = self._next_lower(call.dtype)
         large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
         for words, change in [*omitted.ways(call, kept), *large]:

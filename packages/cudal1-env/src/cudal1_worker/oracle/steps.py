@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -274,10 +274,23 @@ class Call:
 
     # --- precision ---
 
+    def only_moves(self, results: list[torch.Tensor]) -> bool:
+        """Return whether it computes no new numbers: rounded operands give what rounding its `results` gives."""
+
+        def to(x: torch.Tensor) -> torch.Tensor:
+            return rounded(x, "bfloat16")
+
+        try:
+            moved = tree_leaves(self.func(*_all_rounded(self.args, to), **_all_rounded(self.kwargs, to)))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # rounded operands may be invalid: a matrix without a factorisation
+            return False
+        return all(map(torch.equal, (one for one in moved if isinstance(one, torch.Tensor)), _all_rounded(results, to)))
+
     def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor], factor: int | None = None) -> Any:
         if self.kind is None:
-            given, kwargs = tree_map(lambda one: to(one) if _floating(one) else one, (self.args, self.kwargs))
-            return tree_map(lambda one: to(one) if _floating(one) else one, self.func(*given, **kwargs))
+            return _all_rounded(self.func(*_all_rounded(self.args, to), **_all_rounded(self.kwargs, to)), to)
         places = range(len(self.args))
         if self.kind == "product":
             places = self.product.factors if factor is None else (factor,)
@@ -395,6 +408,10 @@ def rounded(x: torch.Tensor, to: str) -> torch.Tensor:
 
 def _rounding(to: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x.to(to).to(x.dtype)
+
+
+def _all_rounded(value: Any, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    return tree_map(lambda one: to(one) if _floating(one) else one, value)
 
 
 def _floating(value: Any) -> bool:
