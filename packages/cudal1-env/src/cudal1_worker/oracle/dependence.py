@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _DISTANCES = (2, 8)
 """Distances of indices of a tensor without a gradient that are left out together."""
-_PARTS = 4
+PARTS = 4
 """One of so many parts is what matters least."""
 _MANY = 8
 """Indices without an effect count if they are at least one in so many: the first query of causal attention has none."""
@@ -57,7 +57,7 @@ class Part(NamedTuple):
     """Whether outputs depend on it, but least; otherwise it has no gradient."""
     scattered: bool = False
     """Whether it consists of single elements, not of indices or tiles."""
-    one_of: int = _PARTS
+    one_of: int = PARTS
     """It is one of so many parts."""
 
 
@@ -223,11 +223,11 @@ def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iter
     Of the elements it leaves out the quarter with the largest magnitudes of gradients.
     """
     least = _least_of(effect)
-    found = [("the least elements", least & ~_least_of(torch.where(least, 1.0 / gradient, 0.0)), _PARTS)]
+    found = [("the least elements", least & ~_least_of(torch.where(least, 1.0 / gradient, 0.0)), PARTS)]
     is_operand = not isinstance(target, int) and not isinstance(target[1], Result)
     for dim in range(effect.ndim):
         sums = effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True)
-        found.append((f"the least of dimension {dim}", _least_of(sums), _PARTS))
+        found.append((f"the least of dimension {dim}", _least_of(sums), PARTS))
         for name, parts in _FINER.items() if is_operand and sums.numel() >= max(_FINER.values()) else ():
             found.append((f"the least {name} of dimension {dim}", _least_of(sums, parts), parts))
     if is_operand:
@@ -236,13 +236,13 @@ def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iter
         least = _least_of(torch.nn.functional.avg_pool2d(rows, tile, ceil_mode=True))
         wide = least.repeat_interleave(tile[0], 1)[:, : rows.shape[1]]
         wide = wide.repeat_interleave(tile[1], 2)[..., : rows.shape[2]]
-        found.append(("the least tiles", wide.reshape(effect.shape), _PARTS))
+        found.append(("the least tiles", wide.reshape(effect.shape), PARTS))
     for place, (words, mask, parts) in enumerate(found):
         if bool(mask.any()):
             yield Part(target, words, by_gradient=True, scattered=place == 0, one_of=parts), mask
 
 
-def _least_of(sums: torch.Tensor, parts: int = _PARTS) -> torch.Tensor:
+def _least_of(sums: torch.Tensor, parts: int = PARTS) -> torch.Tensor:
     """Return which of some sums are least, one in so many; zeros do not count."""
     none = sums == 0.0
     count = int((~none).sum())
@@ -262,7 +262,7 @@ def _without_gradient(effect: torch.Tensor, value: torch.Tensor | None) -> Itera
     alive = effect != 0.0
     distances = () if bool(alive.any()) else _DISTANCES
     for dim, size in enumerate(effect.shape):
-        count = min(_PARTS, size) if size > 1 else 0
+        count = min(PARTS, size) if size > 1 else 0
         parts = [slice(size * k // count, size * (k + 1) // count) for k in range(count)]
         parts += [slice(at, None, step) for step in distances for at in (0, step // 2) if size >= 2 * step]
         indices = alive.movedim(dim, 0).flatten(1).any(1) if alive.ndim > 1 else alive
@@ -278,7 +278,7 @@ def _without_gradient(effect: torch.Tensor, value: torch.Tensor | None) -> Itera
             lines = value.abs() if value.is_complex() else value
             lines = lines.movedim(dim, 0).flatten(1) if lines.ndim > 1 else lines[:, None]
             for words, ends in (("lowest", lines.amax(1)), ("highest", -lines.amin(1))):
-                count = min(max(1, size // _PARTS), int((~indices).sum()))
+                count = min(max(1, size // PARTS), int((~indices).sum()))
                 some = ends.masked_fill(indices, torch.inf).topk(count, largest=False, sorted=False).indices
                 mask = torch.zeros_like(indices).index_fill(0, some, True)
                 yield f"the {words} without a gradient of dimension {dim}", mask.view(-1, *ones)

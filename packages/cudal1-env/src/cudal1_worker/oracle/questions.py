@@ -14,7 +14,7 @@ import torch
 
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
-from cudal1_worker.oracle.dependence import Part, Result
+from cudal1_worker.oracle.dependence import PARTS, Part, Result
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, Place
 
@@ -155,7 +155,7 @@ class Questions:
         """Yield the faults in a part of a call's result or operand; `mask` is where that is in the first set."""
         if any(fault.extreme for fault in step.faults):
             return
-        if part.one_of > 4 and step.share < LITTLE / 4 * part.one_of:
+        if part.one_of > PARTS and step.share < LITTLE / PARTS * part.one_of:
             return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
         if not isinstance(operand, Result):
