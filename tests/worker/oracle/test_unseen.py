@@ -77,6 +77,10 @@ UNSEEN = {
     "complex numbers": "(torch.complex(x, t) @ torch.complex(w, t)).abs() * 1e-3 + torch.cos(4000 * t)",
 }
 LEFT_OUT = {
+    "positive columns behind a limit that no draw passes": (
+        "(lambda h: torch.where(torch.arange(64) % 2 == 0, h, h.clamp(max=1.0)))(torch.addmm(t + 100.0, x, w))",
+        "of dimension 1 of step",
+    ),
     "columns behind a limit that no draw passes": (
         "torch.relu(x @ w - 90.0 * (torch.arange(64) % 2)) + t",
         "what has no gradient of dimension 1 of step 1 (mm)",

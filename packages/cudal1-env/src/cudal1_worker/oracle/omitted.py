@@ -38,7 +38,8 @@ _MASKS = ("attn_mask", "attn_bias")
 _SCORES = 1 << 26
 """Maximum number of attention scores at a time."""
 _FAR = 1e3
-"""Values this many times a result's largest or smallest are far from all that it may have."""
+"""Values so many times a result's range beyond it are far from all that it may have; a result without negative values
+whose smallest is this much smaller than its largest has none."""
 _SMOOTH = 2.0**-6
 """A result is smooth if its neighbours tell its elements to within this share of themselves."""
 
@@ -248,7 +249,7 @@ def replaced(
     others: list[torch.Tensor] | None,
     number: int = 0,
     *,
-    end: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    end: Callable[[torch.Tensor], float] | None = None,
 ) -> Any:
     """Execute a call and replace a part of a result, and of those of its shape.
 
@@ -257,7 +258,7 @@ def replaced(
         part: Mask of the part.
         others: What replaces it; None is NaN, or a value far from all that the result has.
         number: Number of the result.
-        end: Returns the largest or the smallest element; the value is that, many times.
+        end: Returns such a value: `far_above` or `far_below`.
     """
     result = call.func(*call.args, **call.kwargs)
     if not call.func._schema.is_mutable:  # it may be an operand, or overlap itself
@@ -267,13 +268,25 @@ def replaced(
     if stand_in is None:
         if not own[0].is_floating_point():
             raise TypeError("no integer is NaN")
-        fills = [math.nan if end is None else _FAR * float(end(one)) for one in own]
-        pairs = zip(own, fills, strict=True)
-        stand_in = [torch.full_like(one, fill) if one.is_floating_point() else one for one, fill in pairs]
+        fill = math.nan if end is None else end(own[0])
+        stand_in = [torch.full_like(one, fill) if one.is_floating_point() else one for one in own]
     if [one.shape for one in own] == [one.shape for one in stand_in]:
         for one, other in zip(own, stand_in, strict=True):
             one.copy_(torch.where(part, other, one))
     return result
+
+
+def far_below(value: torch.Tensor) -> float:
+    """Return a number far below all elements, or zero if none can be negative."""
+    top, bottom = float(value.max()), float(value.min())
+    if 0.0 <= _FAR * bottom <= top:
+        return 0.0
+    return bottom - _FAR * max(top - bottom, abs(bottom))
+
+
+def far_above(value: torch.Tensor) -> float:
+    """Return a number far above all elements, or zero if none can be positive."""
+    return -far_below(-value)
 
 
 def lowered(call: Call, fault: str, part: torch.Tensor) -> Any:

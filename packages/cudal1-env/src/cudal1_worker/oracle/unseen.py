@@ -124,7 +124,7 @@ class Unseen:
         return accepting or next((fault.text for fault in left or []), "")
 
     def _that_save_time(self, passed: list[Fault]) -> list[Fault]:
-        """Return faults without those in single elements of steps, if these steps take little time together."""
+        """Return faults without those in single elements and repeated steps, if these take little time together."""
         steps = {fault.step for fault in passed if is_scattered(fault)}
         theirs = sum(step.share for k, step in self._tested.items() if k in steps)
         tested = sum(step.share for step in self._tested.values())
@@ -255,11 +255,11 @@ class Unseen:
     def _is_dead(self, one: _Set, fault: Fault) -> bool:
         """Return whether outputs are the same to the last bit with NaN in a part of a call's result or operand.
 
-        For a result, it also suffices if they are for values far beyond its largest and its smallest: behind a limit.
+        For a result, it also suffices if they are for values far above its largest and far below its smallest.
         """
         if fault.change is not None:
             return self._is_same(one, fault, partial(fault.change, fill=torch.nan))
-        runs = [partial(omitted.replaced, others=None, end=end) for end in (None, torch.amax, torch.amin)]
+        runs = [partial(omitted.replaced, others=None, end=end) for end in (None, omitted.far_above, omitted.far_below)]
         return self._is_same(one, fault, runs[0]) or all(self._is_same(one, fault, run) for run in runs[1:])
 
     def _is_same(self, one: _Set, fault: Fault, run: Callable[..., Any]) -> bool:
