@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -215,6 +217,22 @@ def test_each_backend_makes_its_policy(model: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
+def test_a_policy_takes_the_room_of_an_earlier_model(model: Path) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = torch.nn.Linear(8, 8)
+            self.itself = self
+
+    gc.disable()  # so that nothing collects by chance
+    try:
+        earlier = weakref.ref(Trainer().model)
+        assert earlier() is not None  # the trainer refers to itself
+        make_policy(model, PolicySettings(), use_cpu=True).close()
+        assert earlier() is None
+    finally:
+        gc.enable()
+
+
 def test_without_vllm_the_error_says_how_to_install_it(model: Path) -> None:
     with pytest.raises(PolicyError, match=r"pip install .vllm>="):
         VllmPolicy(model)

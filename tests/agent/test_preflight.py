@@ -267,7 +267,7 @@ def test_a_fork_may_be_judged_by_another_service() -> None:
 
 @pytest.mark.slow
 def test_arms_fork_from_one_stage_and_share_what_it_left(tmp_path: Path) -> None:
-    from cudal1_agent.run.fork import forked_settings
+    from cudal1_agent.run.fork import check_fork, forked_settings
 
     origin = train(
         with_flags(Settings(), {**SMALL, "stages": ("sft", "self_train")}),
@@ -293,6 +293,10 @@ def test_arms_fork_from_one_stage_and_share_what_it_left(tmp_path: Path) -> None
             evaluator=HashEvaluator(),
             suite=suite(),
         )
+    twice = forked_settings(origin, {"self_train": {"samples": 5}})
+    check_fork(origin, "sft", twice)
+    with pytest.raises(RunError, match=r"@self_train keeps the settings.*self_train.samples"):
+        check_fork(origin, "self_train", twice)
     other = forked_settings(tmp_path / "random", {"contrast": {"arm": "none"}})
     evaluator = HashEvaluator()
     train(other, tmp_path / "none", origin=(tmp_path / "random", "seeds"), evaluator=evaluator, suite=suite())

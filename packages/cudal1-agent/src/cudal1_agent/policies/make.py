@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cudal1_agent import gpu_memory
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.policies.base import Policy
 from cudal1_agent.policies.openai import OpenAIPolicy
@@ -33,6 +34,7 @@ def make_policy(
     Raises:
         PolicyError: There is no such model, or its backend cannot be used.
     """
+    gpu_memory.release()  # the model of an earlier stage
     match settings.backend:
         case "transformers":
             return TransformersPolicy(

@@ -33,7 +33,7 @@ from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import STAGES, Settings, StageName
 
 FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "judge_url", "policy.", "report_to")
-"""Settings in which a fork may differ from its origin: the copied phases do not depend on them."""
+"""Settings in which every fork may differ from its origin: no phase that can be copied depends on them."""
 FIXED_BY_SEEDS = ("contrast.tasks:", "contrast.seed_", "contrast.width:")
 """Settings that seeds depend on."""
 ForkPoint = StageName | Literal["seeds"]
@@ -93,8 +93,9 @@ def check_fork(origin: Path, point: ForkPoint, settings: Settings) -> Mark:
         )
     check_protocol(origin)
     kept = FIXED_BY_SEEDS if point == "seeds" else ()
+    free = (*FREE, "self_train.") if point == "sft" else FREE
     lines = differences(read_settings(origin), settings)
-    fixed = [line for line in lines if line.startswith(kept) or not line.startswith(FREE)]
+    fixed = [line for line in lines if line.startswith(kept) or not line.startswith(free)]
     if fixed:
         raise RunError(
             f"a fork of {origin}@{point} keeps the settings that its stages depend on ({'; '.join(fixed)}); "
