@@ -50,9 +50,16 @@ def from_templates(lines: list[Line]) -> list[str]:
 
 
 def unseen_tasks(lines: list[Line]) -> list[str]:
-    answers = [line for line in lines if line["event"] == "answer"]
-    assert all(line["own"] for line in answers if line["correct"]), "a correct answer is a copy"
-    return [str(sum(line["correct"] for line in answers)), str(len(answers))]
+    answers = {
+        stage: [line["correct"] for line in lines if line["event"] == "answer" and line["stage"] == stage]
+        for stage in ("sft", "self_train")
+    }
+    for line in lines:
+        if line["event"] == "evaluation":
+            success = line["table"]["held_out_tasks"]["success"]
+            assert success["own"] == success["at_1"], "a correct answer is a copy"
+    (tasks,) = {len(given) for given in answers.values()}
+    return [*(str(sum(given)) for given in answers.values()), str(tasks)]
 
 
 def optimized(lines: list[Line]) -> list[str]:
