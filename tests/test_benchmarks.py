@@ -238,7 +238,15 @@ def test_each_outcome_is_measured_once_and_bad_ones_complete_a_part(
     assert [line["kind"] for line in lines_of(tmp_path / "rest")] == ["summary"]
 
 
-PLANS = ("cuda.plan", "open.plan", "training.plan", "lease/judge.plan", "lease/learning.plan", "lease/arms.plan")
+PLANS = (
+    "cuda.plan",
+    "open.plan",
+    "training.plan",
+    "lease/judge.plan",
+    "lease/learning.plan",
+    "lease/arms.plan",
+    "lease/wide.plan",
+)
 
 
 @pytest.mark.parametrize("plan", PLANS)
