@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cudal1_agent.cli import Folder, Train
+from cudal1_agent.cli import Evaluate, Folder, Train
 from cudal1_agent.config import load_settings
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.optimize.command import Optimize
@@ -157,6 +157,8 @@ SAVING = [
     (Sweep(file=Path("f.jsonl")), "the verdicts so far are in f.sweep.jsonl; the same command resumes"),
     (Verify(corpus=Path("c"), out=Path("v.jsonl")), "the verdicts so far are in v.jsonl; the same command resumes"),
     (Audit(suite="starter", out=Path("a.json")), "the verdicts so far are in a.json"),
+    (Evaluate("run"), "nothing was saved; with --out FOLDER the same command continues from there"),
+    (Evaluate("run", out=Path("o")), "answers and verdicts so far are in o; the same command continues from there"),
     (Audit(suite="starter"), "nothing was saved; with --out FILE"),
     (Redteam(out=Path("r.jsonl")), "the verdicts so far are in r.jsonl"),
 ]

@@ -397,6 +397,9 @@ def test_records_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Cap
     none = tmp_path / "none.jsonl"
     assert main(["corpus", "merge", str(tmp_path / "c.parquet"), str(none)]) == 2
     assert f"cannot use {none}: No such file or directory; check the path" in capsys.readouterr().err
+    assert main(["corpus", "merge", str(tmp_path / "c.parquet")]) == 2
+    assert "no records to merge" in capsys.readouterr().err
+    assert not (tmp_path / "c.parquet").exists()
 
 
 def test_faults_in_parquet_are_reported_by_row(pairs: list[Pair], tmp_path: Path) -> None:

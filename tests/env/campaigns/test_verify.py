@@ -118,7 +118,6 @@ def test_a_larger_limit_leaves_each_task_in_its_part(
         (("--limit", "-1"), "--limit is -1; give at least 1"),
         (("--limit", "0"), "--limit is 0; give at least 1"),
         (("--backend", "triton", "foo"), "unknown backend 'foo'"),
-        (("--writing", "triton", "foo"), "unknown backend 'foo'"),
     ],
 )
 def test_a_choice_that_is_none_is_refused(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from cudal1_data.commandline import TIME_IS_UP, finished, parsed
+from cudal1_data.commandline import STATED_DEFAULT, TIME_IS_UP, finished, parsed
 
 from cudal1_agent.errors import AgentError, ConfigError, RunError, TimeIsUpError
 from cudal1_agent.optimize.command import Optimize
@@ -30,7 +30,7 @@ _MAX_INTERVAL_S = 3600.0
 class Tasks:
     """Tasks to train on and to report on."""
 
-    suite: str | None = None
+    suite: Annotated[str | None, STATED_DEFAULT] = None
     """Suite of tasks, as for `cudal1-data list` (default: starter)."""
     test_suite: str | None = None
     """Suite to report on instead of the suite's held-out tasks; training tasks that overlap it are left out."""
@@ -44,9 +44,9 @@ class Tasks:
 class Machine:
     """Where programs run and are judged."""
 
-    device: Literal["auto", "cpu", "cuda"] | None = None
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, STATED_DEFAULT] = None
     """Device that runs programs and trains the policy (default: auto)."""
-    judge_url: str | None = None
+    judge_url: Annotated[str | None, STATED_DEFAULT] = None
     """Judge service (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
 
 
@@ -54,7 +54,7 @@ class Machine:
 class Folder:
     """Where the run is stored, and how it starts and stops."""
 
-    run_dir: Path | None = None
+    run_dir: Annotated[Path | None, STATED_DEFAULT] = None
     """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
     resume: bool = False
     """Resume an interrupted run exactly where it stopped."""
@@ -74,16 +74,17 @@ class Train:
     Example: cudal1-agent train --for 9m
     """
 
-    model: str | None = None
+    model: Annotated[str | None, STATED_DEFAULT] = None
     """Folder or hub name of a causal language model (default: a small new one)."""
-    stages: str | None = None
+    stages: Annotated[str | None, STATED_DEFAULT] = None
     """Stages to run, some of sft,self_train,contrast (default: all)."""
     config: tuple[Path, ...] = ()
     """TOML files with settings; a later file overrides an earlier one. Each run's config.json lists all settings,
     as does configs/quickstart.toml of the source repository."""
-    arm: Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None = None
-    """Variant of stage 3: how exemplars are drawn, `evolution` (no weight updates), or `vanilla` (TRL's GRPO)."""
-    seed: int | None = None
+    arm: Annotated[Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None, STATED_DEFAULT] = None
+    """Variant of stage 3: how exemplars are drawn, `evolution` (no weight updates), or `vanilla` (TRL's GRPO)
+    (default: bucket)."""
+    seed: Annotated[int | None, STATED_DEFAULT] = None
     """Seed of the model, the order of the data, and all sampling (default: 0)."""
     json: bool = False
     """Print the stage table as one JSON object."""
@@ -172,10 +173,11 @@ class Train:
 class Sampling:
     """How answers are sampled."""
 
-    samples: int | None = None
-    """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
-    temperature: float | None = None
-    """Sampling temperature; 0 is greedy."""
+    samples: Annotated[int | None, STATED_DEFAULT] = None
+    """Answers for each task; the fastest correct one counts. More than 1 needs a temperature (default: the settings',
+    or 1)."""
+    temperature: Annotated[float | None, STATED_DEFAULT] = None
+    """Sampling temperature; 0 is greedy (default: the settings', or 0)."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +189,13 @@ class Evaluate:
 
     target: tyro.conf.Positional[str]
     """Run directory (its last finished stage), RUN@STAGE, folder of a model, or hub name."""
-    config: tuple[Path, ...] = ()
+    config: Annotated[tuple[Path, ...], STATED_DEFAULT] = ()
     """TOML files with evaluation settings; a later file overrides an earlier one (default: the run's settings)."""
-    suite: str | None = None
+    suite: Annotated[str | None, STATED_DEFAULT] = None
     """Suite of tasks (default: the run's, or starter)."""
     precision: Literal["training", "correct"] = "training"
     """Precision of the verdicts; `correct` does not time programs, and judges many at a time."""
-    out: Path | None = None
+    out: Annotated[Path | None, STATED_DEFAULT] = None
     """Folder that keeps answers and verdicts; the same command then measures only what is missing (default: none)."""
     json: bool = False
     """Print one JSON object instead of the table."""
@@ -201,6 +203,12 @@ class Evaluate:
     """How answers are sampled."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
     """Where programs run and are judged."""
+
+    def saved(self) -> str:
+        """Return what was saved and how to continue after Ctrl-C."""
+        if self.out is None:
+            return "nothing was saved; with --out FOLDER the same command continues from there"
+        return f"answers and verdicts so far are in {self.out}; the same command continues from there"
 
     def run(self) -> int:
         """Evaluate and print."""
@@ -228,7 +236,7 @@ class Report:
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories; the others are compared with the first."""
-    out: Path | None = None
+    out: Annotated[Path | None, STATED_DEFAULT] = None
     """File for the page (default: report.html in the run directory; for several runs, comparison.html here)."""
 
     def run(self) -> int:
@@ -284,9 +292,9 @@ class MakeModel:
     """Folder to write."""
     config: Path | None = None
     """TOML file with the table [embedded]."""
-    suite: str | None = None
+    suite: Annotated[str | None, STATED_DEFAULT] = None
     """Suite whose training tasks the tokenizer learns from (default: starter)."""
-    seed: int | None = None
+    seed: Annotated[int | None, STATED_DEFAULT] = None
     """Seed of the weights (default: 0)."""
 
     def run(self) -> int:
@@ -319,7 +327,7 @@ class FetchModel:
 
     name: tyro.conf.Positional[Literal["smollm2"]]
     """SmolLM2-135M-Instruct, dequantised from 4-bit weights; see the folder's README.md."""
-    out: Path | None = None
+    out: Annotated[Path | None, STATED_DEFAULT] = None
     """Folder to write (default: models/NAME)."""
 
     def run(self) -> int:

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol, TypeVar, runtime_checkable
 
+import tyro
+
 from cudal1_data.suggest import nearest
 
 OK = 0
@@ -27,6 +29,9 @@ TIME_IS_UP = 75
 """The time limit was reached (EX_TEMPFAIL); the same command, or --resume, continues."""
 INTERRUPTED = 130
 """Ctrl-C; standard error says what was saved and how to continue."""
+
+STATED_DEFAULT = tyro.conf.arg(help_behavior_hint="")
+"""For an option whose description says what its absence means."""
 
 Parsed = TypeVar("Parsed")
 

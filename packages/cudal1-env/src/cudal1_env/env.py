@@ -131,8 +131,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 before the first |
 
     ## Reward
-    0 for an incorrect program. For a correct one: the lower end of the speedup's interval if that is above 1; exactly 1
-    if the interval contains 1 and its lower end is at least 0.8; otherwise the point estimate, capped at 1.
+    0 for an incorrect program. For a correct one: the rewarded end if that is above 1; exactly 1 if the interval
+    contains 1 and its lower end is at least 0.8; otherwise the point estimate, capped at 1. The rewarded end is the
+    lower end of the speedup's interval, with the stealable overhead added to the candidate's time.
 
     At `correct` precision the judge times nothing. A correct program then gets the reward of the slowest correct
     program: 0 under the rule `speedup`, log(0.1) under `log`, 1 under `milestone`.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cudal1_env.campaigns.replay import replay
+from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
@@ -127,9 +128,35 @@ def test_verdicts_are_made_side_by_side(judge: Judge, monkeypatch: pytest.Monkey
         both.wait()  # raises where the other one is not judged meanwhile
         return judge_correct(builder, built, pool)
 
-    monkeypatch.setattr("cudal1_env.judge.judge.judge_correct", judged)
+    monkeypatch.setattr("cudal1_env.judge.lanes.judge_correct", judged)
     found = judge.evaluate_many([(ADD, RIGHT), (ADD, candidate("return x[0]"))], precision="correct")
     assert [evaluation.correct for evaluation in found] == [True, False]
+
+
+@TWO_CORES
+def test_a_slow_program_holds_up_no_other_task() -> None:
+    """Two tasks are open at a time, so that the third and the fourth begin while the slow program runs."""
+    order: list[int] = []
+    jobs = [(ADD, slow(1.5)), *((ADD.model_copy(update={"id": f"add/{k}"}), RIGHT) for k in range(3))]
+    with Judge(JudgeSettings(device="cpu", max_pools=2, lanes=2)) as one:
+        one.evaluate_each(jobs, lambda place, _: order.append(place), precision="correct")
+    assert order == [1, 2, 3, 0]
+
+
+@TWO_CORES
+def test_tasks_that_cannot_be_judged_and_programs_of_a_task_are_told_once_each() -> None:
+    broken = ADD.model_copy(update={"id": "add/broken", "source": ADD.source.replace("def forward", "def backward")})
+    jobs = [(ADD, RIGHT), (broken, RIGHT), (ADD, candidate("return x[0]")), (broken, RIGHT), (LINEAR, RIGHT)] * 2
+    found: list[tuple[int, object]] = []
+    with Judge(JudgeSettings(device="cpu", max_pools=2, pool_candidates=3)) as one:
+        one.evaluate_each(jobs, lambda place, outcome: found.append((place, outcome)), precision="correct")
+        assert len(one._pools) <= 2
+    assert LINEAR.id == ADD.id, "tasks of one name are different tasks"
+    assert sorted(place for place, _ in found) == list(range(10))
+    refused = {place for place, outcome in found if isinstance(outcome, TaskError)}
+    assert refused == {1, 3, 6, 8}
+    correct = {place for place, outcome in found if isinstance(outcome, Evaluation) and outcome.correct}
+    assert correct == {0, 5}
 
 
 def test_a_pool_rests_between_the_requests_of_other_verdicts(judge: Judge) -> None:
@@ -169,6 +196,7 @@ def test_failures_that_others_may_have_caused_are_repeated_alone(
         assert found.status is (Status.CORRECT if alone else status), found.message
         return found
 
+    monkeypatch.setattr("cudal1_env.judge.lanes.judge_correct", judged)
     monkeypatch.setattr("cudal1_env.judge.judge.judge_correct", judged)
     for one in judge.evaluate_many([(ADD, RIGHT)] * 2, precision="correct"):
         assert one.status is Status.CORRECT, one.message

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from cudal1_data.commandline import NO, OK, TIME_IS_UP
+from cudal1_data.commandline import NO, OK, STATED_DEFAULT, TIME_IS_UP
 
 from cudal1_agent.errors import OptimizeError, TimeIsUpError
 
@@ -59,7 +59,7 @@ class Optimize:
 
     file: tyro.conf.Positional[str]
     """FILE.py, or FILE.py:Class where it defines several modules."""
-    out: Path | None = None
+    out: Annotated[Path | None, STATED_DEFAULT] = None
     """Folder to write, named like a package (default: optimized/NAME). The same command continues its search."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""

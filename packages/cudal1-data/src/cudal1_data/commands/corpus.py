@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from tyro.conf import Positional
 
+from cudal1_data.commandline import STATED_DEFAULT
 from cudal1_data.commands.broken import report_broken, report_left_out
 from cudal1_data.errors import DataError
 from cudal1_data.progress import paced
@@ -42,7 +43,7 @@ class Build:
     """Suites, as for `list`."""
     device: Literal["cpu", "cuda"] = "cuda"
     """Device whose default sizes to use."""
-    per_task: int | None = None
+    per_task: Annotated[int | None, STATED_DEFAULT] = None
     """Maximum number of correct programs for each task (default: all); backends alternate."""
     failures: int = 2
     """Number of programs with a fault for each task."""
@@ -171,6 +172,8 @@ class Merge:
         from cudal1_data.corpus.merge import merge
         from cudal1_data.corpus.store import Corpus, check_ending, load_corpus
 
+        if not self.records:
+            raise DataError("no records to merge; name a file from `cudal1-env verify`, `sweep` or `evaluate`")
         check_ending(self.corpus)
         corpus = load_corpus(self.corpus) if self.corpus.exists() else Corpus()
         files: list[dict[str, object]] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from cudal1_data.commandline import STATED_DEFAULT
 
 from cudal1_env.commands.campaign import Baselines, Machine
 from cudal1_env.commands.output import log, plain
@@ -83,7 +84,7 @@ class Serve:
     """Suites whose tasks clients may name."""
     allow_tasks: bool = False
     """Also judge tasks that clients send; their references run in the sandbox."""
-    store: Path | None = None
+    store: Annotated[Path | None, STATED_DEFAULT] = None
     """SQLite file of verdicts: jobs posted again after a restart get the same record (default: a temporary
     one)."""
     address: Annotated[Address, tyro.conf.OmitArgPrefixes] = field(default_factory=Address)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from cudal1_data.commandline import STATED_DEFAULT
 
 from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts, is_whole
 from cudal1_env.commands.output import describe, details, log, plain
@@ -25,7 +26,7 @@ class Measurement:
     """Other ways to run the references, to compare correct programs with: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
     them."""
-    audit: Path | None = None
+    audit: Annotated[Path | None, STATED_DEFAULT] = None
     """Audit from `cudal1-env audit FILE --out`, for the roofline (default: the one next to FILE, if any)."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a verdict by KernelBench's rules (seeded weights, its tolerance); the reward is unchanged."""
@@ -46,7 +47,7 @@ class Sweep(Campaign):
     """Only these tasks: levels and ids, separated by commas (level1,level2/23)."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; records name the smaller task, published speedups are left out."""
-    out: Path | None = None
+    out: Annotated[Path | None, STATED_DEFAULT] = None
     """File of the verdicts, one per line; programs in it are not judged again (default: FILE's name, .sweep.jsonl)."""
     texts: bool = True
     """Write the texts of programs and tasks to `out`. Records without them (if you may not publish them, for example)

@@ -42,7 +42,7 @@ class Verify(Campaign):
     """File of the verdicts, one per line; pairs in it are not judged again."""
     limit: int | None = None
     """Maximum number of pairs. Tasks and backends alternate; fast-building backends are more frequent."""
-    backend: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", aliases=["--writing"])] = ()
+    backend: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Only programs of these backends (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
     again: bool = False
     """Also judge pairs that have an evaluation from this kind of device."""

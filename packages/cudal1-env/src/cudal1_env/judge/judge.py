@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
@@ -22,9 +22,10 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cpu import CpuDevice
+from cudal1_env.judge.lanes import Lanes, Wanted
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
-from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
+from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.measure.record import Verdict, limited, printable
 from cudal1_env.judge.measure.timing.trials import Trials
@@ -72,6 +73,7 @@ class Judge(ByEach):
             self._seat.close()
             raise
         self._pools = Pools(self._builder)
+        self._lanes = Lanes(self._builder, self._pools, self.core)
         self._shares: dict[str, tuple[float, ...]] = {}
         self._sound: set[str] = set()
         """Hashes of the references of tasks whose checker an audit calls sound."""
@@ -119,7 +121,8 @@ class Judge(ByEach):
                 pool.spend(first_set)
             try:
                 # In this thread, so that an interrupt ends it at once: a batch waits for its builds.
-                return self._limited(case, self._ended(self._begun(case, pool, {}), pool, seed), seed)
+                begin = self._lanes.judge if precision == "correct" else self._builder.build
+                return self._limited(case, self._ended(begin(case, pool), pool, seed), seed)
             finally:
                 if seed is not None:
                     self._pools.retire(pool_key(case, seed))
@@ -136,29 +139,67 @@ class Judge(ByEach):
         Unless programs have secrets of their own, records hold a commitment to the seed instead of the seed, because
         the task's pool stays in use.
         """
-        # A part is built completely before any of it is timed, so timed parts are small. The oracles of a part start
-        # before its programs, so lanes would be idle in the last round of both if tasks did not divide by them.
-        at_once, max_pools = self._side_by_side(precision), self.settings.max_pools
-        many = precision == "correct" and not self._own_secrets
-        most = self.settings.pool_candidates if many else at_once
-        tasks = [str(index) if self._own_secrets else task.id for index, (task, _) in enumerate(jobs)]
         with self._lock:
-            for part in parts(tasks, max_jobs=most, max_tasks=max_pools // at_once * at_once or max_pools):
-                cases = [self._case(*jobs[index], precision) for index in part]
-                seeds = [secrets.token_bytes(SEED_BYTES) if self._own_secrets else None for _ in part]
-                wanted = list(zip(cases, seeds, strict=True))
-                if precision == "correct" and not self._own_secrets:
-                    self._pools.renew(cases)
+            if precision == "correct":
+                self._judge_side_by_side(jobs, done)
+                return
+            at_once = self._built_at_once
+            # A part is built completely before any of it is timed.
+            for part in parts(self._names(jobs), max_jobs=at_once, max_tasks=at_once):
+                wanted = self._wanted(jobs, part, precision)
                 try:
                     with contextlib.closing(self._together(wanted)) as told:
-                        for place, outcome in told:
-                            if (seed := seeds[place]) is not None:
-                                self._pools.retire(pool_key(*wanted[place]))
-                                if isinstance(outcome, Evaluation):
-                                    outcome = outcome.model_copy(update={"seed": seed.hex()})
-                            done(part[place], outcome)
+                        for one, outcome in told:
+                            self._tell(one, outcome, done)
                 finally:
-                    self._pools.retire(*(pool_key(*one) for one in wanted if one[1] is not None))
+                    self._pools.retire(*(one.key for one in wanted if one.seed is not None))
+
+    def _names(self, jobs: Sequence[tuple[Task, str]]) -> list[str]:
+        """Return a name for each job, equal where jobs share a pool."""
+        return [str(index) if self._own_secrets else f"{task.id} {task.source}" for index, (task, _) in enumerate(jobs)]
+
+    def _wanted(self, jobs: Sequence[tuple[Task, str]], places: Sequence[int], precision: Precision) -> list[Wanted]:
+        """Return the programs at some places, with seeds if each has secrets of its own."""
+        seeds = [secrets.token_bytes(SEED_BYTES) if self._own_secrets else None for _ in places]
+        return [
+            Wanted(place, self._case(*jobs[place], precision), seed) for place, seed in zip(places, seeds, strict=True)
+        ]
+
+    def _tell(self, one: Wanted, outcome: Outcome, done: Callable[[int, Outcome], None]) -> None:
+        """Report an outcome; a pool that was for this program only is retired."""
+        if one.seed is not None:
+            self._pools.retire(one.key)
+            if isinstance(outcome, Evaluation):
+                outcome = outcome.model_copy(update={"seed": one.seed.hex()})
+        done(one.place, outcome)
+
+    def _judge_side_by_side(self, jobs: Sequence[tuple[Task, str]], done: Callable[[int, Outcome], None]) -> None:
+        """Judge programs without timing, then those alone that others may have disturbed."""
+        groups = parts(self._names(jobs), max_jobs=self.settings.pool_candidates, max_tasks=1)
+        begun: list[Wanted] = []
+
+        def begins() -> Iterator[list[Wanted]]:
+            for group in groups:
+                wanted = self._wanted(jobs, group, "correct")
+                begun.extend(wanted)
+                yield wanted
+
+        alone: list[tuple[Wanted, Built]] = []
+        try:
+            with contextlib.closing(self._lanes.judge_all(begins())) as told:
+                for one, outcome in told:
+                    if isinstance(outcome, Built):
+                        alone.append((one, outcome))
+                    else:
+                        self._tell(one, outcome, done)
+            for one, built in alone:
+                try:
+                    again: Outcome = self._ended(built, self._pools.take(one.case, one.seed), one.seed).evaluation
+                except TaskError as error:
+                    again = error
+                self._tell(one, again, done)
+        finally:
+            self._pools.retire(*(one.key for one in begun if one.seed is not None))
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with its missing speedups against this judge's baselines added.
@@ -188,80 +229,73 @@ class Judge(ByEach):
 
             return self._extras.compare(case, evaluation, pool)
 
-    def _together(self, wanted: Sequence[tuple[Case, bytes | None]]) -> Generator[tuple[int, Outcome]]:
-        """Build candidates in parallel, then judge one at a time; yield the position of each with its outcome.
+    def _together(self, wanted: Sequence[Wanted]) -> Generator[tuple[Wanted, Outcome]]:
+        """Build candidates in parallel, then time one after the other; yield each with its outcome.
 
-        All have the same precision. Closing the generator kills candidates that were built and not judged.
+        Closing the generator kills candidates that were built and not judged.
         """
-        with ThreadPoolExecutor(self._side_by_side(wanted[0][0].precision)) as executor:
-            refused = self._pools.open(executor, wanted)
-            ready: list[tuple[int, Case, bytes | None, Pool]] = []
-            for place, (case, seed) in enumerate(wanted):
-                if (key := pool_key(case, seed)) not in refused:
+        with ThreadPoolExecutor(self._built_at_once) as executor:
+            refused = self._pools.open(executor, [(one.case, one.seed) for one in wanted])
+            ready: list[tuple[Wanted, Pool]] = []
+            for one in wanted:
+                if one.key not in refused:
                     try:  # opens the pool again if it was retired to make room
-                        ready.append((place, case, seed, self._pools.take(case, seed)))
+                        ready.append((one, self._pools.take(one.case, one.seed)))
                         continue
                     except TaskError as error:
-                        refused[key] = error
-                yield place, refused[key]
-            with self._precompilations() as compilers:
-                yield from self._judged(executor, compilers, ready)
+                        refused[one.key] = error
+                yield one, refused[one.key]
+            # A build runs two compilers.
+            with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as compilers:
+                yield from self._timed(executor, compilers, ready)
 
-    def _judged(
-        self,
-        executor: ThreadPoolExecutor,
-        compilers: ThreadPoolExecutor,
-        ready: Sequence[tuple[int, Case, bytes | None, Pool]],
-    ) -> Generator[tuple[int, Outcome]]:
+    def _timed(
+        self, executor: ThreadPoolExecutor, compilers: ThreadPoolExecutor, ready: Sequence[tuple[Wanted, Pool]]
+    ) -> Generator[tuple[Wanted, Outcome]]:
         """Do the same for candidates whose pools are open."""
         precompiled: Begun = {}
-        begun, ahead = list[Future[Built | Evaluation]](), list[Future[None]]()
+        begun, ahead = list[Future[Built]](), list[Future[None]]()
         try:
-            for _, case, _, pool in ready:
-                self._precompile(compilers, precompiled, case, pool)
-            if any(case.precision != "correct" for _, case, _, _ in ready):
-                for one in precompiled.values():
-                    one.result()
-            begun += [executor.submit(self._begun, case, pool, precompiled) for _, case, _, pool in ready]
+            for one, pool in ready:
+                self._precompile(compilers, precompiled, one.case, pool)
+            for compiled in precompiled.values():
+                compiled.result()
+            begun += [executor.submit(self._builder.build, one.case, pool) for one, pool in ready]
             if self.device.prepares_ahead:
-                timed = {pool.task.source: pool for _, case, _, pool in ready if case.precision != "correct"}
+                timed = {pool.task.source: pool for _, pool in ready}
                 ahead += [executor.submit(self._prepare, pool) for pool in timed.values()]
             wait(begun)  # builds would disturb measurements
-            for one in ahead:
-                one.result()
-            waiting: list[tuple[int, Case, bytes | None, Verdict]] = []
-            for (place, case, seed, pool), one in zip(ready, begun, strict=True):
+            for prepared in ahead:
+                prepared.result()
+            waiting: list[tuple[Wanted, Verdict]] = []
+            for (one, pool), built in zip(ready, begun, strict=True):
                 try:
-                    verdict = self._ended(one.result(), pool, seed)
+                    verdict = self._ended(built.result(), pool, one.seed)
                 except TaskError as error:
-                    yield place, error
+                    yield one, error
                     continue
                 if verdict.reference_ms is None:
-                    yield place, verdict.evaluation
+                    yield one, verdict.evaluation
                 else:
-                    waiting.append((place, case, seed, verdict))
-            self._search(executor, [(case, seed) for _, case, seed, _ in waiting])
-            for place, case, seed, verdict in waiting:
+                    waiting.append((one, verdict))
+            self._search(executor, [one for one, _ in waiting])
+            for one, verdict in waiting:
                 try:
-                    outcome: Outcome = self._limited(case, verdict, seed)
+                    outcome: Outcome = self._limited(one.case, verdict, one.seed)
                 except TaskError as error:
                     outcome = error
-                yield place, outcome
+                yield one, outcome
         finally:
             wait([*precompiled.values(), *ahead])
             wait(begun)
-            for one in begun:
-                if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
-                    built.arm.close()
+            for built in begun:
+                if built.exception() is None and (arm := built.result().arm) is not None:
+                    arm.close()
 
-    def _side_by_side(self, precision: Precision) -> int:
-        """Return how many candidates are built at a time."""
-        most = self.settings.lanes if precision == "correct" else self.settings.max_pools
-        return min(len(os.sched_getaffinity(0)), most)
-
-    def _precompilations(self) -> ThreadPoolExecutor:
-        """Return an executor with one thread for every two cores, because a build runs two compilers."""
-        return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
+    @property
+    def _built_at_once(self) -> int:
+        """How many candidates are built at a time before they are timed."""
+        return min(len(os.sched_getaffinity(0)), self.settings.max_pools)
 
     def _precompile(self, executor: ThreadPoolExecutor, begun: Begun, case: Case, pool: Pool) -> None:
         """Start precompiling a program and its task's baselines, except those in `begun`."""
@@ -314,39 +348,6 @@ class Judge(ByEach):
             is_sound=sha256 in self._sound,
         )
 
-    def _begun(self, case: Case, pool: Pool, precompiled: Begun) -> Built | Evaluation:
-        """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
-
-        The candidate's own precompilation is waited for, if it was begun.
-
-        Returns:
-            A verdict, or a candidate that needs the device alone; `_ended` takes either.
-        """
-        if case.precision != "correct":
-            return self._builder.build(case, pool)
-        if pool.closed:  # retired to make room for another task, or its oracle died
-            return Built(case)
-        if (case.task.source, case.source) in precompiled:
-            precompiled[case.task.source, case.source].result()
-        self._builder.precompilations.keep(case, pool)
-        with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
-            case.watch.add("wait", waited)
-            built = self._builder.build(case, pool, hold=hold)
-            evaluation: Evaluation | None = None
-            try:
-                evaluation = judge_correct(self._builder, built, pool)
-            except (TooLargeError, *self.device.faults):
-                pass  # other candidates may hold the memory: judge again, alone
-            except BaseException:
-                self._builder.drop(built)
-                raise
-            pool.make_way()
-        if evaluation is not None and evaluation.status not in UNDECIDED and not hold.gave_way:
-            self._builder.drop(built)
-            return evaluation.model_copy(update={"seconds": case.watch.seconds()})
-        built.fault = None
-        return built
-
     def _prepare(self, pool: Pool) -> None:
         """Make a task's first input sets beside builds; otherwise its first candidate's exclusive lease does.
 
@@ -361,7 +362,7 @@ class Judge(ByEach):
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Verdict:
-        """Return the verdict on a candidate from `_begun`.
+        """Return the verdict on a candidate that was built or, without timing, already judged.
 
         If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
         """
@@ -436,7 +437,7 @@ class Judge(ByEach):
         evaluation = limited(verdict, constant_bytes * verdict.byte_ms, doubts)
         return evaluation.model_copy(update={"seconds": case.watch.seconds()})
 
-    def _search(self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]) -> None:
+    def _search(self, executor: ThreadPoolExecutor, wanted: Sequence[Wanted]) -> None:
         """Search several tasks in parallel; what fails, such as for lack of memory, `_limited` does again.
 
         A search keeps a core busy for seconds and the GPU much less, so parallel ones take hardly longer than one.
@@ -446,7 +447,7 @@ class Judge(ByEach):
             with contextlib.suppress(TaskError, *self.device.faults):
                 self._searched(case, pool)
 
-        opened = {case.task.source: (case, self._pools.get(pool_key(case, seed))) for case, seed in wanted}
+        opened = {one.case.task.source: (one.case, self._pools.get(one.key)) for one in wanted}
         begun = [executor.submit(search, case, pool) for case, pool in opened.values() if pool is not None]
         for one in begun:
             one.result()

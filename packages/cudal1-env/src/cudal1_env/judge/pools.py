@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from cudal1_env.errors import TaskError, TooLargeError
@@ -151,15 +151,19 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
             raise broken
         return refused
 
-    def make_room(self) -> None:
-        """Retire the least recently used pools until a new pool and its programs have enough memory."""
-        most = self._device.pool_bytes(self._settings.pool_bytes)
-        while self:
-            free = self._device.free_bytes()
-            crowded = sum(pool.size_bytes for pool in self.values()) > most // 2
-            if len(self) < self._settings.max_pools and not crowded and (free is None or free >= most):
+    @property
+    def is_crowded(self) -> bool:
+        """Whether one more pool would be too many, or its programs would have too little memory."""
+        most, free = self._device.pool_bytes(self._settings.pool_bytes), self._device.free_bytes()
+        kept = sum(pool.size_bytes for pool in self.values())
+        return len(self) >= self._settings.max_pools or kept > most // 2 or (free is not None and free < most)
+
+    def make_room(self, busy: Container[tuple[str, str]] = ()) -> None:
+        """Retire the least recently used pools, but no busy ones, until there is room for a new pool."""
+        for key in [key for key in self if key not in busy]:
+            if not self.is_crowded:
                 return
-            self.retire(next(iter(self)))
+            self.retire(key)
 
     def retire(self, *keys: tuple[str, str]) -> None:
         """Close pools, as far as they are open, and disclose their seeds; their oracles die at the same time."""

@@ -364,9 +364,10 @@ class Pool:
 
     def forget(self) -> None:
         """Free the memory of all sets; each is the same when it is made again."""
-        self._sets.clear()
-        self._wide.clear()
-        self.size_bytes = 0
+        with self._lock:
+            self._sets.clear()
+            self._wide.clear()
+            self.size_bytes = 0
         self.device.trim()
 
     def _probe(self) -> None:
