@@ -154,12 +154,13 @@ class _Batch:
 
     def _submit(self, group: Sequence[Wanted]) -> Iterator[Told]:
         """Judge a group whose pool is open; compile first what takes long."""
+        ready: list[tuple[Wanted, Pool]] = []
         for one in group:
-            try:
-                pool = self._pools.take(one.case, one.seed)  # opens it again if its oracle died
+            try:  # opens the pool again if its oracle died
+                ready.append((one, self._pools.take(one.case, one.seed, self._open)))
             except TaskError as error:
                 yield from self._end(one, error)
-                continue
+        for one, pool in ready:
             if is_precompiled(one.case):
                 compiling = self._compilers.submit(self._builder.precompilations.keep, one.case, pool)
                 self._then[compiling] = functools.partial(self._compiled, one, pool)

@@ -54,8 +54,8 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         self.disclosed: dict[str, str] = {}
         """Seeds (hex) of retired pools, by commitment."""
 
-    def take(self, case: Case, seed: bytes | None) -> Pool:
-        """Return the pool for one more candidate; open one if the task has none.
+    def take(self, case: Case, seed: bytes | None, busy: Container[tuple[str, str]] = ()) -> Pool:
+        """Return the pool for one more candidate; open one if the task has none, but retire no busy one for it.
 
         Raises:
             TaskError: The task's reference is unusable.
@@ -63,7 +63,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         key = pool_key(case, seed)
         pool = self.kept(case, seed)
         if pool is None:
-            self.make_room()
+            self.make_room(busy)
             self[key] = pool = self.new(case, seed)
         self.move_to_end(key)
         pool.candidates += 1
