@@ -122,12 +122,12 @@ class _Batch:
         first = group[0]
         if not self._open:
             return True
-        if first.key in self._open:
+        if first.key in self._open or len(self._open) >= self._builder.settings.max_pools:
             return False
         if self._pools.kept(first.case, first.seed) is not None:
             return True
         self._pools.make_room(self._open)
-        return not self._pools.is_crowded and len(self._open) < self._builder.settings.max_pools
+        return not self._pools.is_crowded
 
     def _begin(self, group: Sequence[Wanted]) -> Iterator[Told]:
         first = group[0]
