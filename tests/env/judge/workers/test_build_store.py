@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.workers import build_store
-from cudal1_env.judge.workers.build_folders import copy_plain
+from cudal1_env.judge.workers.build_folders import copy_plain, remove
 from cudal1_env.judge.workers.build_store import BuildStore, build_key
 
 KEY = build_key("program", "reference", ["mount-namespace"])
@@ -175,6 +175,23 @@ def test_a_snapshot_holds_regular_files_and_folders_only(store: BuildStore, tmp_
         store.keep(key, source, "")
         names = sorted(path.name for path in (store.folder / key / "files").rglob("*"))
         assert names == ["empty", "ext", "large", "one.so"]
+
+
+def test_a_path_that_is_too_long_for_the_kernel_is_left_out(tmp_path: Path) -> None:
+    """63 characters of four bytes: paths are limited in bytes."""
+    wild, plain = made(tmp_path / "wild"), tmp_path / "plain"
+    fd = os.open(wild, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("\U0001f600" * 63, dir_fd=fd)
+        below = os.open("\U0001f600" * 63, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    plain.mkdir()
+    copy_plain(wild, plain)
+    assert [path.name for path in plain.rglob("*.so")] == ["one.so"]
+    remove(wild)
+    assert not wild.exists()
 
 
 WRITER = """

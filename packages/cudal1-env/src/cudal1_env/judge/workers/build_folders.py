@@ -27,6 +27,8 @@ _PREFIX = "cudal1-build-"
 _MAX_BYTES = 512 << 20
 _MAX_ENTRIES = 20_000
 _DEEPEST = 32
+_LONGEST_BYTES = 1024
+"""Length of a folder's path below the build folder. The kernel takes paths of 4,096 bytes."""
 
 
 class BuildFolders:
@@ -58,8 +60,12 @@ class BuildFolders:
         """
         kept = self.empty()
         source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
-        if source.is_dir() and not source.is_symlink() and os.access(source, os.R_OK | os.X_OK):
-            copy_plain(source, kept)
+        try:
+            if source.is_dir() and not source.is_symlink() and os.access(source, os.R_OK | os.X_OK):
+                copy_plain(source, kept)
+        except BaseException:
+            remove(kept)
+            raise
         return kept
 
     def empty(self) -> Path:
@@ -107,7 +113,7 @@ def copy_plain(source: Path, target: Path) -> None:
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
         below = Path(path).relative_to(source)
         entries += len(folders) + len(files)
-        if entries > _MAX_ENTRIES or len(below.parts) == _DEEPEST or len(str(below)) > 1024:
+        if entries > _MAX_ENTRIES or len(below.parts) == _DEEPEST or len(os.fsencode(below)) > _LONGEST_BYTES:
             folders.clear()
             continue
         here = target / below
