@@ -236,6 +236,9 @@ REFERENCES: list[tuple[str, str, str]] = [
     ("hangs", with_forward("x", before="__import__('time').sleep(99)"), "took over"),
     ("complex", with_forward("torch.complex(x, x)"), "real outputs"),
     ("no_tensor", with_forward("'text'"), "tensors"),
+    ("unsigned", with_forward("x.abs().to(torch.uint16)"), "got uint16 of shape"),
+    ("float8", with_forward("x.to(torch.float8_e4m3fn)"), "got float8_e4m3fn of shape"),
+    ("nine", with_forward("torch.tanh(x)[:, :, *[None] * 7]"), "of at most 8 dimensions"),
     ("huge", TASK_FILE.replace("randn(64, 512)", "empty(2 ** 45)"), "too large for this machine: `cudal1-data export"),
 ]
 

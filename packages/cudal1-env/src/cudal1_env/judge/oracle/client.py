@@ -141,6 +141,11 @@ class OracleClient:
                 for out in answer["outputs"]
             )
             for out in outputs:
+                if out.dtype not in wire.DTYPES or len(out.shape) > wire.MAX_DIMENSIONS:
+                    raise TaskError(
+                        f"{task.id}: expected outputs of at most {wire.MAX_DIMENSIONS} dimensions, of type "
+                        f"{', '.join(wire.DTYPES)}; got {out.dtype} of shape {list(out.shape)}"
+                    )
                 if out.dtype.startswith("complex"):
                     raise TaskError(
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
