@@ -6,6 +6,7 @@ import contextlib
 import itertools
 
 import numpy as np
+import pytest
 from cudal1_env.judge.device.base import Contract, address_of, parse_outputs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.reading import Plan
@@ -44,7 +45,7 @@ def test_no_description_of_outputs_raises_anything_but_a_broken_contract(
             shared(one.place, other.place)
         for output in outputs:
             with contextlib.suppress(Contract):
-                memory.whole(output)
+                memory.whole([output])
             with contextlib.suppress(Contract):
                 memory.overwrite([output])
         memory.read(Plan(outputs, [np.arange(one.size) for one in expected]), outputs)
@@ -53,3 +54,18 @@ def test_no_description_of_outputs_raises_anything_but_a_broken_contract(
 @given(st.one_of(st.none(), st.booleans(), st.floats(), st.text(), st.integers()))
 def test_what_is_no_address_becomes_zero(told: object) -> None:
     assert 0 <= address_of(told) < 1 << 57
+
+
+def test_gaps_of_all_outputs_count_together() -> None:
+    """Two outputs of 64 MiB each are within the limit, two of 128 MiB and some bytes are not."""
+    shape, step = (2, 4), 1 << 24
+    expected = tuple(Expected(shape, "float32", aliases=False) for _ in range(2))
+    head = bytearray(wire.DESCRIPTOR_OFFSET)
+    head[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8] = (2).to_bytes(8, "little")
+    rest = (0,) * (wire.MAX_DIMENSIONS - 2)
+    for address in (4096, 8192):
+        head += wire.DESCRIPTOR.pack(address, 0, 2, 0, *shape, *rest, step, 1, *rest)
+    assert len(parse_outputs(bytes(head), expected, 0)) == 2
+    far = bytes(head).replace(step.to_bytes(8, "little"), (2 * step).to_bytes(8, "little"))
+    with pytest.raises(Contract, match="large gaps"):
+        parse_outputs(far, expected, 0)

@@ -13,7 +13,8 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -28,8 +29,6 @@ from cudal1_worker.program.cpu_side import CpuSide
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
 
-_MAX_PLACES = 256
-"""Maximum number of remembered output places; allocators reuse the same few addresses."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensor types without overridden attributes."""
 
@@ -99,10 +98,10 @@ class Arm:
         self.outputs: list[Any] = []
         self.registered: set[int] = set()
         """Addresses of the storages of the model's parameters and buffers."""
-        self.left_in_place: set[tuple[Any, ...]] = set()
-        """Places of outputs that needed no copies."""
-        self.places: tuple[Any, ...] | None = None
-        """Places of the last outputs, if they are known to need no copies."""
+        self.strides: list[list[int]] = []
+        """Strides of the reference's outputs."""
+        self.places: list[tuple[Any, ...]] | None = None
+        """Places of the last outputs, if all are plain dense tensors."""
         self.described: list[tuple[Any, ...]] | None = None
         """Shapes, strides and dtypes (`_place`) of the outputs described in the reply page, if known."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
@@ -159,7 +158,7 @@ class Arm:
 
     def begin(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Map the memory of calls; answer with the address of a GPU's arena."""
-        self.entries = message["entries"]
+        self.entries, self.strides = message["entries"], message["strides"]
         if message["device"] == "cuda":
             from cudal1_worker.program.cuda_side import CudaSide
 
@@ -196,7 +195,6 @@ class Arm:
         block = self.side.untimed_block(message)
         self.inputs = self.inputs_in(block)
         self.registered = storages(self.model)
-        self.left_in_place.clear()
         began = message["clock"] and time.perf_counter()  # not always: a candidate may have broken its clock
         with torch.no_grad():
             self.side.begin()
@@ -248,39 +246,58 @@ class Arm:
     def returned(self, outputs: Any) -> list[Any]:
         """Return the leaves of a call's outputs once all work of the call has ended.
 
-        Leaves at the places of an earlier call's are not checked again, because this runs on the clock.
+        This runs on the clock, in empty calls too. It does the same for outputs at known places as for new ones, so
+        that a program gains nothing by returning the same tensors in each call.
         """
         leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
-        places = tuple(map(_place, leaves))
-        if places not in self.left_in_place:
-            kept = leaves.copy()
+        places: list[Any] = list(map(_place, leaves))
+        if None in places or not self.in_place(leaves, places):
             self.copy_some(leaves)
-            if None not in places and all(one is other for one, other in zip(leaves, kept, strict=True)):
-                if len(self.left_in_place) >= _MAX_PLACES:
-                    self.left_in_place.clear()
-                self.left_in_place.add(places)
-            places = None
-        self.places = places
+            places = list(map(_place, leaves))
+        self.places = None if None in places else places
         self.side.finish()
         return leaves
+
+    def in_place(self, leaves: list[Any], places: list[Any]) -> bool:
+        """Return whether plain dense tensors certainly need no copies (`copy_some`)."""
+        side, registered = self.side, self.registered
+        for number, (leaf, (_, _, strides, _, _, negated)) in enumerate(zip(leaves, places, strict=True)):
+            if negated or leaf.untyped_storage().data_ptr() in registered or not side.reachable(leaf):
+                return False
+            if 0 in strides and self.repeats_more(strides, number):
+                return False
+        if len(leaves) == 1:
+            return True
+        spans = sorted(
+            (address, address + Place(address, shape, strides, dtype.itemsize).span_bytes)
+            for address, shape, strides, dtype, *_ in places
+        )
+        return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+    def repeats_more(self, strides: Sequence[int], number: int) -> bool:
+        """Return whether an output repeats elements (stride zero) where the reference's does not."""
+        theirs = self.strides[number] if number < len(self.strides) else ()
+        return len(theirs) != len(strides) or any(
+            not step and their for step, their in zip(strides, theirs, strict=True)
+        )
 
     def copy_some(self, leaves: list[Any]) -> None:
         """Replace leaves, where necessary, by copies that the judge may read and overwrite.
 
         A leaf is copied if the judge cannot read its memory, if it shares memory with a parameter or buffer (the judge
-        overwrites outputs), if it is expanded, or if it shares an element with an earlier output. Copies are on the
-        program's own time.
+        overwrites outputs), if it is expanded and the reference's is not, or if it shares an element with an earlier
+        output. Copies are on the program's own time.
         """
         side, registered = self.side, self.registered
         known: list[Place] = []
-        for place, leaf in enumerate(leaves):
+        for number, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
                 leaf = leaf.resolve_neg() if type(leaf) is torch.Tensor else leaf  # torch may defer a negation
                 own = type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in registered
                 lies = Place(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype.itemsize)
+                repeats = 0 in lies.strides and self.repeats_more(lies.strides, number)
                 meets = any(shared(lies, other) for other in known)
-                copied = own or 0 in lies.strides or meets or not side.reachable(leaf)
-                leaves[place] = side.copy(leaf) if copied else leaf
+                leaves[number] = side.copy(leaf) if own or repeats or meets or not side.reachable(leaf) else leaf
                 known.append(lies)
 
     def describe(self, leaves: list[Any]) -> int:

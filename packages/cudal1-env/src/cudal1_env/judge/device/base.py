@@ -49,7 +49,7 @@ class Contract(Exception):
 _ADDRESSES = 1 << 57
 """Size of the largest address space of a process. Larger numbers overflow the judge's 64-bit arithmetic."""
 _MAX_SPAN_BYTES = 256 << 20
-"""Span that is allowed for outputs of any size. On a CPU the whole span is copied to compare a whole output."""
+"""Spans that are allowed for outputs of any size. On a CPU whole spans are copied to compare whole outputs."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class ArmMemory(Protocol):
         """Copy the elements of a plan from checked outputs to the host, shape (plan.size_bytes,)."""
         ...
 
-    def whole(self, output: Output) -> Array:
-        """Copy a whole output, flat, in C order of its shape."""
+    def whole(self, outputs: Sequence[Output]) -> list[Array]:
+        """Copy whole outputs, each flat, in C order of its shape."""
         ...
 
     def overwrite(self, outputs: Sequence[Output]) -> None:
@@ -307,8 +307,8 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
     """Check a copy of the reply page against the contract.
 
     Raises:
-        Contract: Number, device, dtype or shape differ; strides are negative or let elements share memory; or an output
-            reaches beyond any address space.
+        Contract: Number, device, dtype or shape differ; strides are negative or let elements share memory; an output
+            reaches beyond any address space; or outputs have large gaps.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
@@ -343,15 +343,17 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
         raise Contract(
             "expected outputs that share no element with each other; return tensors with memory of their own"
         )
+    check_gaps(outputs)
     return outputs
 
 
-def check_holes(output: Output) -> None:
-    """Check that an output does not span too much memory to compare; some gaps (a matrix column) are allowed.
+def check_gaps(outputs: Sequence[Output]) -> None:
+    """Check that outputs do not span too much memory to compare; some gaps (a matrix column) are allowed.
 
     Raises:
-        Contract: The span is too large.
+        Contract: All spans together are too large.
     """
-    want = output.expected
-    if output.span_bytes > max(16 * want.size * want.item_bytes, _MAX_SPAN_BYTES):
-        raise Contract("expected an output without large gaps in its memory", f"strides {list(output.strides)}")
+    spans = sum(one.span_bytes for one in outputs)
+    if spans > max(16 * sum(one.expected.size * one.expected.item_bytes for one in outputs), _MAX_SPAN_BYTES):
+        got = ", ".join(str(list(one.strides)) for one in outputs)
+        raise Contract("expected outputs without large gaps in their memory", f"strides {got}")

@@ -82,3 +82,8 @@ class Reader:
             self._checked[described] = outputs
         self.known = outputs
         return outputs
+
+    def located(self, page: bytes) -> list[Output]:
+        """Return outputs of the form last known, at the addresses that a copy of the reply page gives; unchecked."""
+        words = np.frombuffer(page, dtype=np.uint64)[wire.ADDRESS :: wire.DESCRIPTOR_WORDS].tolist()
+        return [Output(address, one.strides, one.expected) for address, one in zip(words, self.known, strict=False)]
