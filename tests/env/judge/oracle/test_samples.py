@@ -79,7 +79,7 @@ def test_outputs_written_while_answers_are_widened_do_not_count() -> None:
         memory[:] = 1.0
         return answers
 
-    arm = cast(Arm, SimpleNamespace(memory=SimpleNamespace(whole=lambda _: memory.copy())))
+    arm = cast(Arm, SimpleNamespace(memory=SimpleNamespace(whole=lambda _: [memory.copy()])))
     output = cast(Output, SimpleNamespace(expected=Expected((4,), "float64", aliases=False)))
     (found,) = Arm.compare_whole(arm, InputSet(0, "own", np.empty(0), answers, widened), [output])
     assert memory.all()
