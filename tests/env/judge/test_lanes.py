@@ -1,4 +1,4 @@
-"""Programs that are judged side by side: each is told once, and no pool is retired while a program uses it."""
+"""Programs that are judged side by side: each has one outcome, and no pool is retired while a program uses it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def told(groups: Sequence[Sequence[int]], pools: FakePools, broken: Container[in
         found = list(_Batch(builder, pools, judge, lanes, compilers).told(iter(wanted)))
     assert most[0] <= MAX_POOLS
     places = [one.place for one, _ in found]
-    assert len(places) == len(set(places)), "each is told once"
+    assert len(places) == len(set(places)), "each has one outcome"
     return {one.place: outcome for one, outcome in found}
 
 

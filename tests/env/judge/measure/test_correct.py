@@ -144,7 +144,7 @@ def test_a_slow_program_holds_up_no_other_task() -> None:
 
 
 @TWO_CORES
-def test_tasks_that_cannot_be_judged_and_programs_of_a_task_are_told_once_each() -> None:
+def test_tasks_that_cannot_be_judged_and_programs_of_a_task_have_one_outcome_each() -> None:
     broken = ADD.model_copy(update={"id": "add/broken", "source": ADD.source.replace("def forward", "def backward")})
     jobs = [(ADD, RIGHT), (broken, RIGHT), (ADD, candidate("return x[0]")), (broken, RIGHT), (LINEAR, RIGHT)] * 2
     found: list[tuple[int, object]] = []
