@@ -260,11 +260,8 @@ class Arm:
 
     def in_place(self, leaves: list[Any], places: list[Any]) -> bool:
         """Return whether plain dense tensors certainly need no copies (`copy_some`)."""
-        side, registered = self.side, self.registered
         for number, (leaf, (_, _, strides, _, _, negated)) in enumerate(zip(leaves, places, strict=True)):
-            if negated or leaf.untyped_storage().data_ptr() in registered or not side.reachable(leaf):
-                return False
-            if 0 in strides and self.repeats_more(strides, number):
+            if negated or self.is_copied(leaf, strides, number):
                 return False
         if len(leaves) == 1:
             return True
@@ -273,6 +270,12 @@ class Arm:
             for address, shape, strides, dtype, *_ in places
         )
         return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+    def is_copied(self, leaf: Any, strides: Sequence[int], number: int) -> bool:
+        """Return whether an output must be copied whatever the other outputs are."""
+        if type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in self.registered:
+            return True
+        return not self.side.reachable(leaf) or (0 in strides and self.repeats_more(strides, number))
 
     def repeats_more(self, strides: Sequence[int], number: int) -> bool:
         """Return whether an output repeats elements (stride zero) where the reference's does not."""
@@ -288,16 +291,13 @@ class Arm:
         overwrites outputs), if it is expanded and the reference's is not, or if it shares an element with an earlier
         output. Copies are on the program's own time.
         """
-        side, registered = self.side, self.registered
         known: list[Place] = []
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
                 leaf = leaf.resolve_neg() if type(leaf) is torch.Tensor else leaf  # torch may defer a negation
-                own = type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in registered
                 lies = Place(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype.itemsize)
-                repeats = 0 in lies.strides and self.repeats_more(lies.strides, number)
-                meets = any(shared(lies, other) for other in known)
-                leaves[number] = side.copy(leaf) if own or repeats or meets or not side.reachable(leaf) else leaf
+                copied = self.is_copied(leaf, lies.strides, number) or any(shared(lies, other) for other in known)
+                leaves[number] = self.side.copy(leaf) if copied else leaf
                 known.append(lies)
 
     def describe(self, leaves: list[Any]) -> int:
