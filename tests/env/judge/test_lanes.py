@@ -46,13 +46,14 @@ class FakePool:
 
 
 class FakePools(Pools):
-    """Pools whose oracles start at once, or fail in a given way."""
+    """Pools whose oracles start at once, or fail in a given way, at the start or at the first program."""
 
     failing: dict[str, Exception]
+    late: bool
     size_bytes: int
 
     def new(self, case: Case, seed: bytes | None) -> Pool:
-        if case.task.id in self.failing:
+        if case.task.id in self.failing and not self.late:
             raise self.failing[case.task.id]
         return cast("Pool", FakePool(case, self.size_bytes))
 
@@ -70,6 +71,8 @@ def batch(pools: FakePools, broken: Container[int]) -> tuple[Any, list[int]]:
         pool.users -= 1
         if int(case.source) in broken:
             raise MachineError("broken")
+        if case.task.id in pools.failing:
+            raise pools.failing[case.task.id]
         return Built(case, note="judged")
 
     return judge, most
@@ -94,11 +97,11 @@ def told(groups: Sequence[Sequence[int]], pools: FakePools, broken: Container[in
     return {one.place: outcome for one, outcome in found}
 
 
-def made(size_bytes: int, failing: dict[str, Exception]) -> FakePools:
+def made(size_bytes: int, failing: dict[str, Exception], *, late: bool = False) -> FakePools:
     settings = JudgeSettings(max_pools=MAX_POOLS, pool_candidates=POOL_CANDIDATES)
     device = SimpleNamespace(pool_bytes=lambda wanted: 100, free_bytes=lambda: None)
     pools = FakePools(cast("Any", SimpleNamespace(settings=settings, device=device)))
-    pools.failing, pools.size_bytes = failing, size_bytes
+    pools.failing, pools.size_bytes, pools.late = failing, size_bytes, late
     return pools
 
 
@@ -108,13 +111,14 @@ def made(size_bytes: int, failing: dict[str, Exception]) -> FakePools:
     refused=st.sets(st.integers(min_value=0, max_value=TASKS - 1)),
     large=st.sets(st.integers(min_value=0, max_value=TASKS - 1)),
     size_bytes=st.sampled_from([0, 20, 60]),
+    late=st.booleans(),
 )
 def test_each_program_has_a_verdict_or_its_tasks_error(
-    counts: list[int], refused: set[int], large: set[int], size_bytes: int
+    counts: list[int], refused: set[int], large: set[int], size_bytes: int, late: bool
 ) -> None:
     failing: dict[str, Exception] = {f"task/{k}": TooLargeError("large") for k in large}
     failing |= {f"task/{k}": TaskError("refused") for k in refused}
-    pools, groups, place = made(size_bytes, failing), list[list[int]](), 0
+    pools, groups, place = made(size_bytes, failing, late=late), list[list[int]](), 0
     for count in counts:
         groups.append(list(range(place, place + count)))
         place += count

@@ -144,8 +144,16 @@ def test_a_slow_program_holds_up_no_other_task() -> None:
 
 
 @TWO_CORES
-def test_tasks_that_cannot_be_judged_and_programs_of_a_task_have_one_outcome_each() -> None:
-    broken = ADD.model_copy(update={"id": "add/broken", "source": ADD.source.replace("def forward", "def backward")})
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("def forward", "def backward", id="refused when its oracle starts"),
+        pytest.param("x[0] * 2 + x[1]", "(x[0] + 1e9) - 1e9", id="refused when its errors are estimated"),
+    ],
+)
+def test_tasks_that_cannot_be_judged_and_programs_of_a_task_have_one_outcome_each(old: str, new: str) -> None:
+    assert old in ADD.source
+    broken = ADD.model_copy(update={"id": "add/broken", "source": ADD.source.replace(old, new)})
     jobs = [(ADD, RIGHT), (broken, RIGHT), (ADD, candidate("return x[0]")), (broken, RIGHT), (LINEAR, RIGHT)] * 2
     found: list[tuple[int, object]] = []
     with Judge(JudgeSettings(device="cpu", max_pools=2, pool_candidates=3)) as one:

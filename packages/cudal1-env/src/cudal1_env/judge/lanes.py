@@ -144,9 +144,8 @@ class _Batch:
         try:
             pool = opening.result()
         except TaskError as error:
-            # That an oracle lacks memory is no error of the task: others were open.
             for one in group:
-                yield from self._end(one, Built(one.case) if isinstance(error, TooLargeError) else error)
+                yield from self._refuse(one, error)
             return
         self._pools.make_room(self._open)
         self._pools[key] = pool
@@ -159,7 +158,7 @@ class _Batch:
             try:  # opens the pool again if its oracle died
                 ready.append((one, self._pools.take(one.case, one.seed, self._open)))
             except TaskError as error:
-                yield from self._end(one, error)
+                yield from self._refuse(one, error)
         for one, pool in ready:
             if is_precompiled(one.case):
                 compiling = self._compilers.submit(self._builder.precompilations.keep, one.case, pool)
@@ -177,7 +176,16 @@ class _Batch:
         self._then[judging] = functools.partial(self._judged, one)
 
     def _judged(self, one: Wanted, judging: Future[Evaluation | Built]) -> Iterator[Told]:
-        yield from self._end(one, judging.result())
+        try:
+            outcome = judging.result()
+        except TaskError as error:  # an oracle answers only when the first program needs its sets
+            yield from self._refuse(one, error)
+        else:
+            yield from self._end(one, outcome)
+
+    def _refuse(self, one: Wanted, error: TaskError) -> Iterator[Told]:
+        """That an oracle lacks memory is no error of the task: others were open."""
+        yield from self._end(one, Built(one.case) if isinstance(error, TooLargeError) else error)
 
     def _end(self, one: Wanted, outcome: Evaluation | TaskError | Built) -> Iterator[Told]:
         self._open[one.key] -= 1
