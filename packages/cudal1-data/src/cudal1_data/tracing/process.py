@@ -26,7 +26,7 @@ TIMEOUT_S = 120.0
 """Time limit for one task; KernelBench's largest references take about 10 s on one slow core."""
 START_TIMEOUT_S = 300.0
 """Time limit to import torch on a busy machine."""
-PER_CHILD = 16
+PER_CHILD = 4
 """Tasks for which another child process is worth its start."""
 
 
