@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import documents
 import pytest
 from cudal1_data import load_suite
 from cudal1_data.hashes import digest
@@ -89,6 +90,17 @@ def test_a_remote_evaluator_returns_what_the_judge_says(service: Running) -> Non
         assert remote.device == "cpu"
         assert remote.about.model == MODEL
         assert remote.evaluate(ADD, program(2.0), precision="correct").speedup is None
+
+
+def test_the_client_of_the_documents_prints_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, default = documents.script(documents.ROOT / "docs" / "service.md"), "http://127.0.0.1:8011"
+    assert default in script
+    monkeypatch.chdir(documents.ROOT)
+    with serving(tasks={one.id: one for one in load_suite("starter", device="cpu")}) as service:
+        exec(script.replace(default, service.url), {})
+    assert "CORRECT" in capsys.readouterr().out
 
 
 def test_asking_again_draws_again_and_the_record_says_so(service: Running) -> None:

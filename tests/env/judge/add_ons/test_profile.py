@@ -257,7 +257,7 @@ def test_a_record_contains_the_profile(judge: Judge) -> None:
     assert names["aten::mm"].launches == 1.0
     assert one.profile_note == ""
     assert one.seconds.profile_s > 0.0
-    assert any(line.startswith("ran: ") and " % ATen mm" in line for line in details(one))
+    assert any(line.startswith("profile: ") and " % ATen mm" in line for line in details(one))
 
 
 def test_an_incorrect_program_is_not_profiled(judge: Judge) -> None:

@@ -152,7 +152,7 @@ def _audited(
         OptimizeError: It accepts one, or it refuses the module.
         TimeIsUpError: The time is over.
     """
-    say("gate: are incorrect programs told from correct ones?")
+    say("gate: does this task reject incorrect programs?")
     try:
         with state.phase("gate"), budget.within(budget.search_s), ExitStack() as held:
             report = audit_tasks(
@@ -229,7 +229,7 @@ def _over(what: str, budget: Budget) -> str:
 def _too_short(task: Task, found: Evaluation) -> str:
     assert found.reference is not None
     return (
-        f"a call of {task.name} takes {found.reference.median_ms:.3g} ms, too short to be told from the judge's own "
+        f"a call of {task.name} takes {found.reference.median_ms:.3g} ms, too short compared with the judge's own "
         f"work on this machine ({found.stealable_ms or 0.0:.2g} ms a call); let example_inputs() return larger inputs, "
         "or optimise the module that calls it"
     )

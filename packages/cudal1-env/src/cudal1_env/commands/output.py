@@ -53,7 +53,7 @@ def profile_line(profile: Profile) -> str:
     rest = profile.rest_share + sum(kernel.share for kernel in profile.kernels[_SHOWN:])
     if rest >= 0.005:
         shown.append(f"{100 * rest:.0f} % the rest")
-    return f"ran: {', '.join(shown)}"
+    return f"profile: {', '.join(shown)}"
 
 
 def short_name(name: str) -> str:

@@ -80,7 +80,7 @@ def measured(
     # Use the counted reference time: a slowed reference must not make the overhead look small.
     reference_ms = statistics.median(ms for trial in seen.trials for ms in trial.counted.reference_ms)
     too_short = is_too_short(reference_ms, stealable_ms)
-    verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
+    verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "no significant difference"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if too_short:
         text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
