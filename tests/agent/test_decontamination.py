@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_settings
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite, load_task
-from cudal1_data.sources.kernelbench import notes, overlapping
+from cudal1_data.sources.kernelbench import notes, same_tasks
 from cudal1_env import Archive
 from doubles.training import HashEvaluator, ScriptedPolicy, judged, suite, task
 
@@ -71,6 +72,10 @@ def test_near_duplicates_of_the_test_are_left_out(form: str) -> None:
     kept = choose_tasks(starter, "cpu", EVERYTHING, test=test, train_on_test=True)
     assert kept.trained_on_test
     assert {one.id for one in kept.train} == train
+
+
+def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
+    return {name: same.test for name, same in same_tasks(tasks, test).items()}
 
 
 def test_a_task_overlaps_every_kernelbench_task_with_the_same_graph() -> None:

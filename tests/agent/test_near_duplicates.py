@@ -16,7 +16,7 @@ from cudal1_data.dedup import duplicates as found_by
 from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_data.hashes import program_hash
 from cudal1_data.sources import kernelbench as known
-from cudal1_data.sources.kernelbench import Same, Why, overlapping, same_tasks
+from cudal1_data.sources.kernelbench import Same, Why, same_tasks
 from cudal1_data.tracing import TaskGraph, Tracer
 from cudal1_data.tracing.tasks import Behaviour
 
@@ -82,7 +82,7 @@ def test_a_copy_is_found_by_its_text_and_nothing_is_traced(source: str, monkeypa
 
     monkeypatch.setattr(Tracer, "trace", refused)
     copy = mine("copy", source)
-    assert overlapping([copy], held_out()) == {"mine/copy": "bench/gate"}
+    assert same_tasks([copy], held_out()) == {"mine/copy": Same("bench/gate", Why.TEXT)}
     with pytest.raises(CorpusError, match="are in the test suite 'bench'"):
         choose_tasks(Suite("mine", [copy]), "cpu", EVERYTHING, test=held_out())
     marked = choose_tasks(Suite("mine", [copy]), "cpu", EVERYTHING, test=held_out(), train_on_test=True)

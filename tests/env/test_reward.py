@@ -6,7 +6,7 @@ import math
 
 import pytest
 from cudal1_env.records import Evaluation, Latency, Speedup, Status
-from cudal1_env.reward import LOG_FLOOR, MILESTONES, RewardSmoother, reward, reward_of, round_towards_one
+from cudal1_env.reward import LOG_FLOOR, MILESTONES, RewardSmoother, reward, reward_of
 from cudal1_env.stats import estimate
 from cudal1_env.testing.strategies import simulated_trials
 from doubles.evaluator import evaluation
@@ -100,25 +100,6 @@ def test_a_record_is_rewarded_by_its_own_speedup():
 def test_correct_needs_a_speedup():
     with pytest.raises(ValueError, match="has no speedup"):
         reward(Status.CORRECT, None)
-
-
-@given(st.floats(0.001, 1000.0))
-def test_rounding_goes_towards_one_by_less_than_a_hundredth(speedup):
-    rounded = round_towards_one(speedup)
-    assert abs(rounded - 1.0) <= abs(speedup - 1.0)
-    assert abs(rounded - speedup) < 0.01
-    assert round_towards_one(rounded) == rounded == round(rounded, 2)
-
-
-@pytest.mark.parametrize(("speedup", "rounded"), [(1.019, 1.01), (0.981, 0.99), (1.15, 1.15), (0.29, 0.29), (1.0, 1.0)])
-def test_rounding_by_example(speedup, rounded):
-    assert round_towards_one(speedup) == rounded
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
-def test_rounding_refuses_values_that_are_no_speedup(bad):
-    with pytest.raises(ValueError, match="positive and finite"):
-        round_towards_one(bad)
 
 
 @given(st.lists(rewards, min_size=1, max_size=50), rewards, st.floats(0.1, 5.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -97,23 +96,6 @@ def _worth(speedup: Speedup, rewarded_low: float) -> float:
     if rewarded_low > 1.0:
         return rewarded_low
     return 1.0 if speedup.low >= NEARLY and speedup.high >= 1.0 else min(speedup.point, 1.0)
-
-
-def round_towards_one(speedup: float) -> float:
-    """Return a speedup to two decimals, rounded towards 1 (paper, section 2.4.4): down above 1, up below.
-
-    Rounds the decimal number that `speedup` prints as, so that 1.15 stays 1.15.
-
-    Raises:
-        ValueError: The speedup is not positive and finite.
-
-    >>> round_towards_one(1.019), round_towards_one(0.981), round_towards_one(1.15)
-    (1.01, 0.99, 1.15)
-    """
-    if not (math.isfinite(speedup) and speedup > 0.0):
-        raise ValueError(f"the speedup is {speedup!r}; pass one that is positive and finite")
-    exact = Decimal(repr(float(speedup)))
-    return float(exact.quantize(Decimal("0.01"), rounding=ROUND_FLOOR if exact > 1 else ROUND_CEILING))
 
 
 class RewardSmoother(BaseModel):

@@ -136,16 +136,6 @@ class Same(NamedTuple):
     """Evidence."""
 
 
-def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
-    """Return the tasks that duplicate a task of a test suite, with that task's id; see `same_tasks`.
-
-    Args:
-        tasks: Tasks for training.
-        test: Tasks for reporting results.
-    """
-    return {name: same.test for name, same in same_tasks(tasks, test).items()}
-
-
 def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
     """Return the tasks that duplicate a task of a test suite, as far as known without tracing.
 
