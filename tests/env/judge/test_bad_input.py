@@ -228,8 +228,18 @@ def with_forward(expression: str, before: str = "pass") -> str:
     return TASK_FILE.replace("        return torch.tanh(x) * 2 + x", f"        {before}\n        return {expression}")
 
 
+POWER_ITERATION = with_forward("self.lin(x)").replace(
+    "    def forward",
+    "    def __init__(self):\n        super().__init__()\n"
+    "        self.lin = nn.utils.parametrizations.spectral_norm(nn.Linear(512, 64))\n\n    def forward",
+)
+"""A reference that refines a vector in each call, so that the answer to the same inputs changes slightly."""
+
 REFERENCES: list[tuple[str, str, str]] = [
     ("random", with_forward("nn.functional.dropout(x, 0.5)"), "function of the inputs"),
+    ("counts", with_forward("x * self.n", before="self.n = getattr(self, 'n', 0) + 1"), "counts its calls"),
+    ("stateful", POWER_ITERATION, "parametrizations.weight.0._u, lin.parametrizations.weight.0._v, which each call"),
+    ("nested", TASK_FILE.replace("[torch.randn(64, 512)]", "[{'x': torch.randn(64, 512)}]"), "a dict with tensors"),
     ("raises", with_forward("torch.no_such_function(x)"), "no_such_function"),
     ("exits", with_forward("x", before="__import__('os')._exit(0)"), "ended"),
     ("crashes", with_forward("x", before="__import__('ctypes').memset(0, 0, 8)"), "ended"),

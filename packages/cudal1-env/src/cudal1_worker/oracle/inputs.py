@@ -1,4 +1,4 @@
-"""Compares draws of a task's inputs: with an input that never changes, the judge pays nothing above 1."""
+"""Checks a task's inputs, and compares draws: with an input that never changes, the judge pays nothing above 1."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle.distributions import reals
 
 DRAWS = 17
 """Maximum draws to compare: one random bit is the same in all of them once in 65,536 times."""
+
+
+def nested(values: Sequence[Any]) -> int | None:
+    """Return the position of the first value that is no tensor and contains one; None if there is none."""
+    for place, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            return place
+    return None
 
 
 def constant(values: Sequence[Any], others: Iterable[Sequence[Any]]) -> list[int]:

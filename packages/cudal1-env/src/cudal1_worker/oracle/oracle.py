@@ -20,7 +20,7 @@ import torch
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.oracle import distributions
+from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.description import describe
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
 from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
@@ -141,6 +141,12 @@ class Oracle:
         # Draw on the device that needs them.
         with self.seeds.only(), contextlib.nullcontext() if self.device.type == "cpu" else self.device:
             values = list(self.module.get_inputs())
+        if (place := inputs.nested(values)) is not None:
+            raise Failure(
+                "task",
+                f"input {place} of get_inputs() is a {type(values[place]).__name__} with tensors; return each tensor "
+                "as an input of its own",
+            )
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed, self.natures)
 

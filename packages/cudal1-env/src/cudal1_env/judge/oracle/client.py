@@ -133,8 +133,13 @@ class OracleClient:
                 )
             if answer["random"]:
                 raise TaskError(
-                    f"{task.id}: the output must be a function of the inputs; two calls on the same inputs "
-                    "differ; random tasks give no reward"
+                    f"{task.id}: the output must be a function of the inputs; two calls on the same inputs differ, "
+                    "because the reference is random or counts its calls"
+                )
+            if answer["stateful"]:
+                raise TaskError(
+                    f"{task.id}: the output must be a function of the inputs; it depends on "
+                    f"{', '.join(answer['stateful'][:3])}, which each call changes; call eval() in the constructor"
                 )
             outputs = tuple(
                 Expected(tuple(out["shape"]), out["dtype"], bool(out["aliases"]), tuple(out["strides"]))
