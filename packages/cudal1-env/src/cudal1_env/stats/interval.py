@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.records import Speedup
 from cudal1_env.stats.trial_samples import TrialSamples, centre
-
-_minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 ALPHA = 0.05
 """Probability that the reported interval misses the true speedup, over all looks together."""
@@ -170,8 +167,11 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
     least, most = SMALLEST_SPREAD**2, float(squares.max())
     squared = least
     if most > least:
+        from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]  # takes half a second
+
+        minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         bounds = (math.log(least), math.log(most))
-        found = _minimize(unlikeliness, bounds=bounds, method="bounded")
+        found = minimize(unlikeliness, bounds=bounds, method="bounded")
         squared = math.exp(float(found.x))
     freedom = float(np.sum((squared / (squared + within)) ** 2))
     return Spread(sigma=math.sqrt(squared), degrees_of_freedom=max(freedom, 1.0))
