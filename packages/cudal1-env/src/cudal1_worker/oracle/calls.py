@@ -24,6 +24,8 @@ _LEAST_S = 1e-6
 """Least duration of a call, in seconds."""
 _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
+_SEEING_S = 1e-4
+"""Seconds that seeing an operator may take."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 EXTREMES = ("amax", "amin", "aminmax", "max", "min")
@@ -59,6 +61,8 @@ class Calls(Mode):
         super().__init__()
         self.seen: list[TimedCall] = []
         """All calls, if none is changed."""
+        self.operators = 0
+        """Number of operators so far that return something, also of those that compute nothing."""
         self._number = number
         self._change = change
         self._gpu = gpu
@@ -69,6 +73,7 @@ class Calls(Mode):
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
+        self.operators += bool(func._schema.returns)
         if self._is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)
@@ -106,11 +111,12 @@ def results(result: Any, number: int = 0) -> list[torch.Tensor]:
     return [one for one in found if one.shape == found[number].shape]
 
 
-def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:
-    """Return the calls of a forward pass, each with the least of its durations in several runs.
+def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> tuple[list[TimedCall], float]:
+    """Return the calls of a forward pass, each with the least of its durations in several runs, and the time outside.
 
     Few runs do not do: a call that was slow in all of them makes all others seem cheap, so that none is chosen. A call
-    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'.
+    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'. The time
+    outside is the least share of a run in no call: in numpy, in other threads, or in operators on lists of tensors.
 
     Args:
         run: Executes it.
@@ -118,16 +124,21 @@ def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.d
         device: Where it runs.
     """
     element, runs, end = torch.ones(1, device=device), list[list[TimedCall]](), time.perf_counter() + _RUNS_S
+    outside = 1.0
     while len(runs) < _RUNS or time.perf_counter() < end:
         own = copied(values)
         with Calls(gpu=device.type == "cuda") as counted:
             element.neg()
+            began = time.perf_counter()
             run(own)
+            whole_s = time.perf_counter() - began
+        inside_s = sum(call.seconds for call in counted.seen[1:]) + _SEEING_S * counted.operators
+        outside = min(outside, 1.0 - inside_s / whole_s)
         runs.append(counted.seen)
     seeing, *calls = (
         replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)
     )
-    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls]
+    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls], outside
 
 
 def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:

@@ -5,6 +5,9 @@ could leave out. Dependence is the gradient of a random sum of the outputs, over
 the float64 twin, where it does not fade to zero. Elements without one are no part of the least: either nothing is
 computed from them (a slice, a mask), or a comparison decides about them. Nor are single elements with a large gradient,
 which are small only in this draw: outputs show it if they are large.
+
+Where no element of a tensor has a gradient, because a rounding, a comparison or another library hides it, a second run
+takes it from what enters these: from all values that no operator with a derivative reads.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cudal1_worker.oracle.calls import Calls, results, tensors
 from cudal1_worker.oracle.models import Mode, as_dtype, copied
 from cudal1_worker.oracle.omitted import TILE, operands, scores_of
-from cudal1_worker.oracle.steps import Call, Place
+from cudal1_worker.oracle.steps import Call, Place, name_of
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -34,6 +37,8 @@ PARTS = 4
 """One of so many parts is what matters least."""
 _MANY = 8
 """Indices without an effect count if they are at least one in so many: the first query of causal attention has none."""
+_ROUNDINGS = ("round", "floor", "ceil", "trunc", "sign", "sgn")
+"""Functions whose derivative is zero, although they depend on their operand."""
 _FINER = {"eighth": 8, "sixteenth": 16}
 """Further shares of a dimension of a product's operand, by name: less than a quarter may be what matters least."""
 
@@ -78,22 +83,17 @@ def negligible_parts(
     Returns:
         A mask of each part, which broadcasts to the tensor's shape.
     """
-    gradients: dict[Target, tuple[torch.Tensor, torch.Tensor]] = {}
-    for keeping in (nullcontext(), saved_tensors_hooks(torch.clone, lambda saved: saved)):  # copies take memory
-        try:
-            with keeping:
-                gradients = _gradients(oracle, given, allowed, shapes)
-            break
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # a step writes to what a derivative needs, or has none
-            gradients = dict[Target, tuple[torch.Tensor, torch.Tensor]]()
+    gradients = _effects(oracle, given, allowed, shapes)
+    hidden = {target: shape for target, shape in shapes.items() if not _is_alive(gradients.get(target))}
+    behind = _effects(oracle, given, None, hidden) if hidden else {}
     found: dict[Part, torch.Tensor] = {}
     for target, shape in shapes.items():
         none = torch.zeros((), device=oracle.device).expand(shape)
         value, gradient = gradients.get(target, (none, none))
-        effect = (value * gradient).abs().nan_to_num(posinf=0.0)
-        found |= dict(_least(target, effect, gradient.abs()))
+        effect = _effect_of(value, gradient)
+        for one in (gradients, behind) if target in hidden else (gradients,):
+            if target in one:
+                found |= dict(_least(target, _effect_of(*one[target]), one[target][1].abs()))
         whole = isinstance(target, int) or isinstance(target[1], Result)
         found |= {
             Part(target, words, False): mask for words, mask in _without_gradient(effect, value if whole else None)
@@ -101,22 +101,39 @@ def negligible_parts(
     return found
 
 
+def _effect_of(value: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return (value * gradient).abs().nan_to_num(posinf=0.0)
+
+
+def _is_alive(pair: tuple[torch.Tensor, torch.Tensor] | None) -> bool:
+    return pair is not None and bool(_effect_of(*pair).any())
+
+
 class Derivative(Mode):
     """Differentiates what operators compute, in place or not, also where the reference stops or replaces gradients.
 
     Each tensor has a shadow in the same memory, on which autograd sees the same operators, but no `no_grad`, `detach`
     or gradient of the reference's own.
+
+    Args:
+        device: Where the reference runs.
+        ends: Whether to keep the values that no operator with a derivative reads; a rounding has none then.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, ends: bool = False) -> None:
         super().__init__()
+        self._ends: dict[int, torch.Tensor] | None = {} if ends else None
+        """Shadows of such values, by their identity."""
+        self._is_copying = False
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         """What all watched values depend on."""
         self._shadows = WeakIdKeyDictionary()
         self._shadows[self._zero] = self._zero.detach().requires_grad_()
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = dict[int, torch.Tensor]()
+        if self._is_copying:
+            return func(*args, **kwargs)
+        given, made = dict[int, torch.Tensor](), list[torch.Tensor]()
 
         def shadow(one: torch.Tensor) -> torch.Tensor:
             given[id(own := self._shadow(one))] = one
@@ -129,6 +146,7 @@ class Derivative(Mode):
                 own = own.detach()
             if own.requires_grad and own.is_floating_point():
                 own.register_hook(_finite)
+            made.append(own)
             self._shadows[one := own.detach()] = own
             return one
 
@@ -136,25 +154,46 @@ class Derivative(Mode):
         own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs))
         if not given:
             return func(*own_args, **own_kwargs)
-        with enable_reentrant_dispatch(), torch.enable_grad():
+        cut = self._ends is not None and name_of(func) in _ROUNDINGS and not func._schema.is_mutable
+        with enable_reentrant_dispatch(), torch.set_grad_enabled(not cut):
             result = func(*own_args, **own_kwargs)
-        return tree_map_only(torch.Tensor, visible, result)
+        found = tree_map_only(torch.Tensor, visible, result)
+        if self._ends is not None:
+            read = [own for own in map(self._shadow, given.values()) if own.requires_grad]
+            written = [own for own in read if func._schema.is_mutable and own is own_args[0]]
+            if any(own.requires_grad for own in (*made, *written)):
+                for own in read:
+                    self._ends.pop(id(own), None)
+            else:
+                self._ends |= {id(own): own for own in read}
+            self._ends |= {id(own): own for own in (*made, *written) if own.requires_grad}
+        return found
 
     def _shadow(self, one: torch.Tensor) -> torch.Tensor:
         if (own := self._shadows.get(one)) is None:
             self._shadows[one] = own = one.detach()
         return own
 
-    def watch(self, value: torch.Tensor, note: Callable[[torch.Tensor], None]) -> None:
-        """Pass the gradient by a tensor's present value to `note`, when `backward` knows it; call it in the mode."""
+    def watch(self, value: torch.Tensor, note: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        """Pass a tensor's present value and its gradient to `note`, when `backward` knows it; call it in the mode."""
         if not self._shadow(value).requires_grad:
             value.add_(self._zero)
-        self._shadow(value).register_hook(note)
+            if self._ends is not None:  # nothing has read it yet
+                self._ends.pop(id(self._shadow(value)), None)
+        self._is_copying = True  # a copy is no value that the reference reads
+        self._shadow(value).register_hook(partial(note, value.clone()))
+        self._is_copying = False
 
-    def backward(self, outputs: Sequence[torch.Tensor], allowed: Sequence[torch.Tensor]) -> None:
-        """Differentiate a random sum of outputs over their tolerances."""
+    def backward(self, outputs: Sequence[torch.Tensor], allowed: Sequence[torch.Tensor] | None) -> None:
+        """Differentiate a random sum of outputs over their tolerances, or of the ends over their norms."""
+        if allowed is None:
+            assert self._ends is not None
+            outputs = [one for one in self._ends.values() if one.is_floating_point()]
+            allowed = [one.detach().norm().expand(one.numel()) for one in outputs]
+        else:
+            outputs = list(map(self._shadow, outputs))
         total = self._shadow(self._zero) * 0.0
-        for output, limit in zip(map(self._shadow, outputs), allowed, strict=True):
+        for output, limit in zip(outputs, allowed, strict=True):
             if output.requires_grad:
                 signs = torch.randint_like(limit, 2).mul_(2.0).sub_(1.0)
                 total = total + (output.reshape(-1) * (signs / limit)).nan_to_num().sum()
@@ -165,22 +204,42 @@ def _finite(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
-def _gradients(
-    oracle: Oracle, given: list[Any], allowed: list[torch.Tensor], wanted: Container[Target]
+def _effects(
+    oracle: Oracle, given: list[Any], allowed: list[torch.Tensor] | None, wanted: Container[Target]
 ) -> dict[Target, tuple[torch.Tensor, torch.Tensor]]:
-    """Return inputs, and calls' results and operands, each with the gradient by it."""
-    derivative = Derivative(oracle.device)
+    """Return `_gradients`, or nothing where a step writes to what a derivative needs, or has none."""
+    found: dict[Target, tuple[torch.Tensor, torch.Tensor]] = {}
+    for keeping in (nullcontext(), saved_tensors_hooks(torch.clone, lambda saved: saved)):  # copies take memory
+        try:
+            with keeping:
+                found = _gradients(oracle, given, allowed, wanted)
+            break
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            found = dict[Target, tuple[torch.Tensor, torch.Tensor]]()
+    return found
+
+
+def _gradients(
+    oracle: Oracle, given: list[Any], allowed: list[torch.Tensor] | None, wanted: Container[Target]
+) -> dict[Target, tuple[torch.Tensor, torch.Tensor]]:
+    """Return inputs, and calls' results and operands, each with the gradient by it.
+
+    Without `allowed`, it is that of the values that no operator with a derivative reads.
+    """
+    derivative = Derivative(oracle.device, ends=allowed is None)
     found, calls = dict[Target, tuple[torch.Tensor, torch.Tensor]](), dict[Place, tuple[Call, torch.Tensor]]()
     values = [as_dtype(value, torch.float64) for value in copied(given)]
 
-    def note(target: Target, value: torch.Tensor, call: Call | None, gradient: torch.Tensor) -> None:
+    def note(target: Target, call: Call | None, value: torch.Tensor, gradient: torch.Tensor) -> None:
         found[target] = value, gradient
         if call is not None and call.kind == "product":
             calls[call.place] = call, gradient
 
     def watch(target: Target, value: torch.Tensor, call: Call | None = None) -> None:
         if target in wanted and (value.is_floating_point() or value.is_complex()):
-            derivative.watch(value, partial(note, target, value.clone(), call))
+            derivative.watch(value, partial(note, target, call))
 
     def keep(call: Call) -> Any:
         result = call.func(*call.args, **call.kwargs)

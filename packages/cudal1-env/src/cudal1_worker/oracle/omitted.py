@@ -64,6 +64,20 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     return found
 
 
+def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
+    """Return those that apply only to a call with a result much smaller than an operand, which is no known reduction."""
+    if call.kind == "product" or call.name in _SUMS or not call.operands:
+        return []
+    largest = max(call.operands, key=torch.Tensor.numel)
+    if 2 * TILE * result.numel() > largest.numel():
+        return []
+    return [
+        (f"from half of dimension {dim}", partial(of_a_half, dim=dim))
+        for dim, size in enumerate(largest.shape)
+        if size >= 2 * TILE
+    ]
+
+
 def of_large(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
     """Return those that apply only to a call with a large result."""
     if call.kind is None or not result.is_floating_point():
@@ -101,6 +115,24 @@ def of_a_sample(call: Call) -> Any:
         at = torch.arange(call.terms, device=args[place].device)
         args[place] = args[place].index_select(dim, at - at // TILE % 2 * TILE)
     return call.func(*args, **call.kwargs)
+
+
+def of_a_half(call: Call, dim: int) -> Any:
+    """Execute a call with half of the largest operand's indices of a dimension, each in place of one more.
+
+    Tensors of its shape (where its elements go) and lines of its length (where its rows go) follow.
+    """
+    shape = max(call.operands, key=torch.Tensor.numel).shape
+    at = torch.arange(shape[dim], device=call.operands[0].device)
+    half = at - at // TILE % 2 * TILE
+
+    def halved(one: torch.Tensor) -> torch.Tensor:
+        if one.shape == shape:
+            return one.index_select(dim, half)
+        return one.index_select(0, half) if one.shape == shape[dim : dim + 1] else one
+
+    args, kwargs = tree_map_only(torch.Tensor, halved, (call.args, call.kwargs))
+    return call.func(*args, **kwargs)
 
 
 def between_neighbours(call: Call, dim: int) -> Any:

@@ -86,12 +86,14 @@ class Questions:
         self._oracle = oracle
         self._large = 0
         """Number of elements of the largest input."""
+        self.outside = 0.0
+        """Share of the forward pass's time in no call; set by `steps`."""
 
     def steps(self, values: list[Any], draw: random.Random) -> dict[int, Step]:
         """Return the calls to test, by number."""
         model, tested = self._oracle.models.plain, dict[int, Step]()
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
-        calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
+        calls, self.outside = timed(partial(self._oracle.run, model), values, self._oracle.device)
         self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
         whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
         curved = dict[int, tuple[int, Step]]()  # by address of the result
@@ -138,7 +140,7 @@ class Questions:
         elif call.is_opaque and call.dtype in OTHERS and self._are_exact() and not call.only_moves(result):
             lower = self._next_lower(call.dtype)
         large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
-        for words, change in [*omitted.ways(call, kept), *large]:
+        for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0]), *large]:
             faults.append(Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
         for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
             change = partial(Call.with_fault, fault=lower, factor=factor)

@@ -49,6 +49,8 @@ _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
+_OUTSIDE = 0.2
+"""Share of the forward pass's time that may be in no operator call, where no fault can be tried."""
 _ROUNDINGS = 2.0**-24
 """Share of a tolerance that roundings in float64 do not reach."""
 
@@ -102,6 +104,8 @@ class Unseen:
 
     def _found(self, seeds: list[int], *, precision: bool) -> str:
         self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
+        if self._questions.outside > _OUTSIDE:
+            return "work outside of single operators: in numpy, in threads, or on lists of tensors"
         left: list[Fault] | None = None
         accepting: str | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
