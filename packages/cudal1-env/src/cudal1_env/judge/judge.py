@@ -15,7 +15,7 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError
+from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError, printable
 from cudal1_env.evaluator import ByEach
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
@@ -27,7 +27,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
-from cudal1_env.judge.measure.record import Verdict, limited, printable
+from cudal1_env.judge.measure.record import Verdict, limited
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
 from cudal1_env.judge.pools import Pools, parts, pool_key
