@@ -381,13 +381,18 @@ class Judge(ByEach):
         except (NoRoomError, TooLargeError) as error:
             if not others:
                 raise too_large(case, error) from error
-        self._pools.retire_others(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
+            pool = self._alone(case, pool, seed)
             alone = Built(again)
             return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
+
+    def _alone(self, case: Case, pool: Pool, seed: bytes | None) -> Pool:
+        """Retire all pools but one, and return that; another one for the task if its oracle was killed."""
+        self._pools.retire_others(pool)
+        return self._pools.take(case, seed) if pool.closed else pool
 
     def _measure(self, built: Built, pool: Pool) -> Verdict:
         try:
@@ -430,7 +435,7 @@ class Judge(ByEach):
             try:
                 constant_bytes, doubts = self._searched(case, pool)
             except (NoRoomError, TooLargeError):
-                self._pools.retire_others(pool)
+                pool = self._alone(case, pool, seed)
                 constant_bytes, doubts = self._searched(case, pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
