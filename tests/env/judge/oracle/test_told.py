@@ -6,14 +6,17 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from cudal1_data import Task
 from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
+from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle import told
+from cudal1_env.judge.oracle.client import OracleClient
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
@@ -262,6 +265,27 @@ def test_a_task_that_kills_its_oracle_costs_no_other_program_its_verdict(
     assert "killed in probe, most likely for its memory or by a limit that it set" in str(killed)
     assert isinstance(good, Evaluation)
     assert good.status is Status.CORRECT
+
+
+@pytest.mark.parametrize("precision", ["correct", "training"])
+def test_a_program_whose_oracle_the_machine_killed_once_is_judged_again(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, killed = OracleClient.ask, list[int]()
+
+    def killing(self: OracleClient, op: str, *given: Any, **named: Any) -> Any:
+        if op == "make" and self.task.id == "file/good" and not killed:
+            killed.append(self.worker.pid)
+            os.kill(self.worker.pid, signal.SIGKILL)
+        return ask(self, op, *given, **named)
+
+    monkeypatch.setattr(OracleClient, "ask", killing)
+    outcomes: dict[int, Evaluation | TaskError] = {}
+    with Judge(QUICK) as judge:
+        jobs = [(task("good"), HONEST), (task("other", SOURCE + "# other\n"), HONEST)]
+        judge.evaluate_each(jobs, outcomes.__setitem__, precision=precision)
+    assert len(killed) == 1
+    assert [one.status for one in outcomes.values() if isinstance(one, Evaluation)] == [Status.CORRECT] * 2
 
 
 def test_an_oracle_that_is_gone_gives_the_same_error_again_and_a_new_one_gives_answers(judge: AuditJudge) -> None:
