@@ -23,16 +23,18 @@ from typing import Any
 
 import documents
 import pytest
-from cudal1_data import load_suite
+from cudal1_data import Task, load_suite
 from cudal1_data.hashes import digest
 from cudal1_env import Archive, CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.cli import main
 from cudal1_env.errors import MachineError, SettingsError, TaskError
+from cudal1_env.judge import JudgeSettings
 from cudal1_env.records import Status
 from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.service.access import read_tokens
 from cudal1_env.service.dispatch import Dispatcher
 from cudal1_env.service.metrics import Metrics
+from cudal1_env.service.process import Begin, JudgeProcess
 from cudal1_env.service.server import listen
 from cudal1_env.service.slot import Slot
 from cudal1_env.service.store import Store
@@ -510,6 +512,16 @@ def test_judges_of_different_models_are_refused() -> None:
 def test_a_service_without_a_judge_does_not_start() -> None:
     with pytest.raises(MachineError, match="off the bus"):
         Dispatcher([Slot("gpu0", broken_judge)], Store(), Metrics()).start()
+
+
+@pytest.mark.slow
+def test_a_judge_in_a_process_that_fails_says_why() -> None:
+    begin = Begin(JudgeSettings(device="cpu"), ())
+    with (
+        contextlib.closing(JudgeProcess(begin, gpu=None, deadline_s=60.0)) as judge,
+        pytest.raises(MachineError, match="the judge failed with AttributeError"),
+    ):
+        judge.evaluate_each([(Task.model_construct(id="file/nothing"), "")], lambda *_: None)
 
 
 # --- what it says of itself ----------------------------------------------------------------------------------------

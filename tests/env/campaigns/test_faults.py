@@ -16,6 +16,7 @@ from cudal1_env.campaigns.audit.programs import FADED, MAX_STEPS, Programs, erro
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer
+from cudal1_env.judge.oracle.told import Step
 from cudal1_worker.oracle.faults import Injection
 from cudal1_worker.oracle.steps import BLOCKS, HONEST, LOWER, Call, rounded
 from torch.nn import functional
@@ -193,8 +194,7 @@ def test_the_float64_reference_does_one_step_in_the_references_precision() -> No
 
 
 def test_few_of_many_steps_are_tried_and_each_name_says_where() -> None:
-    steps = [{"name": f"op{k // 10}", "shapes": [[k]], "faults": ["tf32"]} for k in range(50)]
-    steps[0]["faults"] = []
+    steps = [Step(name=f"op{k // 10}", shapes=[[k]], faults=["tf32"] if k else []) for k in range(50)]
     found = programs_of(steps)
     at_steps = [one for one in found if one.step is not None]
     assert len(at_steps) == MAX_STEPS

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from cudal1_data import Task
-from cudal1_env.errors import TaskError, WorkerLostError
+from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.case import Case
 from doubles.judges import QUICK
@@ -44,7 +44,7 @@ def test_a_batch_that_would_spend_a_pool_begins_with_another() -> None:
         assert judge._pools.take(case(), None) is not first
 
 
-@pytest.mark.parametrize(("fate", "error"), [(signal.SIGSTOP, TaskError), (signal.SIGKILL, WorkerLostError)])
+@pytest.mark.parametrize(("fate", "error"), [(signal.SIGSTOP, TaskError), (signal.SIGKILL, TooLargeError)])
 def test_a_late_or_dead_oracle_costs_no_later_program_its_verdict(fate: signal.Signals, error: type[Exception]) -> None:
     with Judge(QUICK.model_copy(update={"oracle_timeout_s": 5.0})) as judge:
         first = judge._pools.take(case(), None)

@@ -25,8 +25,16 @@ TOO_LARGE = "it is too large for this machine"
 """Part of every `TooLargeError` message, by which records of it are recognized."""
 
 
+def printable(text: str) -> str:
+    """Return the text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
 class EnvError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package; their texts may quote a stranger's, and are `printable`."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(one) if isinstance(one, str) else one for one in args))
 
 
 class TaskError(EnvError, ValueError):

@@ -20,6 +20,17 @@ CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype.
+
+    Raises:
+        TypeError: Messages cannot describe tensors of this type.
+    """
+    if dtype not in CODES:
+        raise TypeError(f"expected tensors of type {', '.join(DTYPES)}; got {dtype}")
+    return DTYPES[CODES[dtype]]
+
+
 def manifest(values: list[Any]) -> tuple[list[Entry], int]:
     """Lay out tensors one after another.
 
@@ -38,7 +49,7 @@ def manifest(values: list[Any]) -> tuple[list[Entry], int]:
         entries.append(
             {
                 "tensor": {
-                    "dtype": str(value.dtype).removeprefix("torch."),
+                    "dtype": name_of(value.dtype),
                     "shape": list(value.shape),
                     "strides": list(value.stride()),
                     "offset": offset,
@@ -83,12 +94,12 @@ def encode(value: Any) -> Any:
     if isinstance(value, dict):
         return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
     if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
+        return {"dtype": name_of(value)}
     if isinstance(value, torch.Tensor):
         flat = value.detach().contiguous().flatten()
         raw = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
         shape = list(value.shape)
-        return {"array": base64.b64encode(raw).decode(), "of": str(value.dtype).removeprefix("torch."), "shape": shape}
+        return {"array": base64.b64encode(raw).decode(), "of": name_of(value.dtype), "shape": shape}
     raise TypeError(f"expected numbers, text, lists, tuples, dicts, dtypes or tensors, got {type(value).__name__}")
 
 

@@ -15,7 +15,7 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError
+from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError, printable
 from cudal1_env.evaluator import ByEach
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
@@ -27,7 +27,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
-from cudal1_env.judge.measure.record import Verdict, limited, printable
+from cudal1_env.judge.measure.record import Verdict, limited
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
 from cudal1_env.judge.pools import Pools, parts, pool_key
@@ -381,13 +381,18 @@ class Judge(ByEach):
         except (NoRoomError, TooLargeError) as error:
             if not others:
                 raise too_large(case, error) from error
-        self._pools.retire_others(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
+            pool = self._alone(case, pool, seed)
             alone = Built(again)
             return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
+
+    def _alone(self, case: Case, pool: Pool, seed: bytes | None) -> Pool:
+        """Retire all pools but one, and return that; another one for the task if its oracle was killed."""
+        self._pools.retire_others(pool)
+        return self._pools.take(case, seed) if pool.closed else pool
 
     def _measure(self, built: Built, pool: Pool) -> Verdict:
         try:
@@ -430,7 +435,7 @@ class Judge(ByEach):
             try:
                 constant_bytes, doubts = self._searched(case, pool)
             except (NoRoomError, TooLargeError):
-                self._pools.retire_others(pool)
+                pool = self._alone(case, pool, seed)
                 constant_bytes, doubts = self._searched(case, pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error

@@ -44,6 +44,9 @@ def main(descriptor: int) -> None:
             except MachineError as error:
                 connection.send(MachineError(str(error)))
                 return
+            except Exception as error:  # its state may be anything now: the service starts another judge
+                connection.send(MachineError(f"the judge failed with {type(error).__name__}: {error}"))
+                raise
             connection.send(None)
             connection.send(judge.take_disclosed())
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from cudal1_data import Task
 from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet, Values
 from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
 from cudal1_env.judge.device.tensors import EPSILON
+from cudal1_env.judge.oracle.told import Step
 
 MAX_STEPS = 8
 """Maximum number of steps that get faults, spread over the forward pass; the first and the last of each kind and shape
@@ -99,23 +99,23 @@ def _magnitudes(out: Values) -> npt.NDArray[np.float64]:
     return np.abs(np.where(np.isfinite(out), out, 0.0)).astype(np.float64)
 
 
-def programs_of(steps: Sequence[dict[str, Any]]) -> list[Program]:
+def programs_of(steps: Sequence[Step]) -> list[Program]:
     """Return the faulty programs of a reference with these steps."""
     result = [
-        Program(f"{fault} at step {number + 1} ({steps[number]['name']})", fault, number)
+        Program(f"{fault} at step {number + 1} ({steps[number].name})", fault, number)
         for number in _chosen(steps)
-        for fault in steps[number]["faults"]
+        for fault in steps[number].faults
     ]
     return result + [Program(name, name) for name in FADED]
 
 
-def _chosen(steps: Sequence[dict[str, Any]]) -> list[int]:
+def _chosen(steps: Sequence[Step]) -> list[int]:
     """Return numbers of the steps to try: the first and the last of each kind and shape, evenly thinned."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
-        if step["faults"]:
-            key = f"{step['name']} {step['shapes']}"
+        if step.faults:
+            key = f"{step.name} {step.shapes}"
             first.setdefault(key, number)
             last[key] = number
     numbers = sorted({*first.values(), *last.values()})

@@ -214,6 +214,10 @@ class Device(Protocol):
         """Return the number of foreign processes on the device."""
         return 0
 
+    def total_bytes(self) -> int:
+        """Return the memory of the device: on a CPU, that of the machine."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
     def free_bytes(self) -> int | None:
         """Return the free device memory; None if control groups and limits bound it."""
         return None

@@ -38,7 +38,7 @@ class Expected:
     @cached_property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return np.dtype(_NUMPY.get(self.dtype, self.dtype)).itemsize
+        return item_bytes(self.dtype)
 
     @property
     def limit_bytes(self) -> int:
@@ -49,6 +49,11 @@ class Expected:
     def floating(self) -> bool:
         """Whether elements are real floating-point numbers."""
         return self.dtype in EPSILON
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element of a dtype of the protocol."""
+    return np.dtype(_NUMPY.get(dtype, dtype)).itemsize
 
 
 def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cudal1_data.hashes import digest
 
+from cudal1_env.errors import printable
 from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Tally
@@ -182,8 +183,3 @@ def _record(built: Built, seen: Seen, status: Status, message: str, **measured: 
         stderr=printable(built.stderr),
         **measured,
     )
-
-
-def printable(text: str) -> str:
-    """Return the text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
-    return text.encode("utf-8", "replace").decode()

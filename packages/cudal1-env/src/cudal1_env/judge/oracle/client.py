@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
+from pydantic import BaseModel, ValidationError
 
-from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
+from cudal1_env.errors import EnvError, TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import Array, Expected
+from cudal1_env.judge.oracle import told
 from cudal1_env.judge.oracle.numerics import Answer, fault
-from cudal1_env.judge.oracle.state import Entry, parse_state
+from cudal1_env.judge.oracle.state import Entry, entries_of
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
 
 _PAGE = 4096
+
+Told = TypeVar("Told", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,11 @@ class RaisedError(TaskError):
 class OracleClient:
     """Client of one task's oracle process.
 
-    Methods raise `TaskError` if the reference fails or times out, `WorkerLostError` if the machine killed the process.
+    The reference's text may be a stranger's, so its process is not trusted: each answer is parsed (`told`).
+
+    Methods raise `TaskError` if the reference fails, times out, disturbs its channel or ends its process. They raise
+    `TooLargeError` if it lacks memory or was killed, and `WorkerLostError` if another thread of the judge killed it.
+    Once the process has ended, they raise the same error again.
 
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
@@ -117,33 +127,37 @@ class OracleClient:
         self._device = device
         self.worker: Worker = zygote.fork("oracle", spec)
         self._block: Block | None = None
+        self._gone: Callable[[], EnvError] | None = None
+        """Makes the error of a process that answers no more."""
+        self._most_bytes = device.total_bytes()
+        if device.name == "cpu" and spec.memory_bytes is not None:
+            self._most_bytes = min(self._most_bytes, spec.memory_bytes)
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
-                self.ask("build", [fd], device=device.name, tf32=device.tf32)
-            answer = self.ask("describe", seed=seed)
-            if not answer["repeat"]:
+                self.ask("build", told.Done, [fd], device=device.name, tf32=device.tf32)
+            answer = self.ask("describe", told.Described, seed=seed)
+            if not answer.repeat:
                 raise TaskError(
                     f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
                     "one seed differ; draw by torch, random or numpy.random"
                 )
-            if answer["known"]:
+            if answer.known:
                 raise TaskError(
                     f"{task.id}: inputs must differ from call to call; all floating-point (or all) tensors of "
                     "get_inputs() are the same under different seeds, so answers could be kept; draw them at random"
                 )
-            if answer["random"]:
+            if answer.random:
                 raise TaskError(
                     f"{task.id}: the output must be a function of the inputs; two calls on the same inputs differ, "
                     "because the reference is random or counts its calls"
                 )
-            if answer["stateful"]:
+            if answer.stateful:
                 raise TaskError(
                     f"{task.id}: the output must be a function of the inputs; it depends on "
-                    f"{', '.join(answer['stateful'][:3])}, which each call changes; call eval() in the constructor"
+                    f"{', '.join(answer.stateful[:3])}, which each call changes; call eval() in the constructor"
                 )
             outputs = tuple(
-                Expected(tuple(out["shape"]), out["dtype"], bool(out["aliases"]), tuple(out["strides"]))
-                for out in answer["outputs"]
+                Expected(tuple(out.shape), out.dtype, out.aliases, tuple(out.strides)) for out in answer.outputs
             )
             for out in outputs:
                 if out.dtype not in wire.DTYPES or len(out.shape) > wire.MAX_DIMENSIONS:
@@ -155,51 +169,82 @@ class OracleClient:
                     raise TaskError(
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
                     )
+            fixed = {*answer.fixed}
             self.io_spec = IoSpec(
-                answer["arguments"],
-                tuple(replace(one, fixed=one.name in answer["fixed"]) for one in parse_state(answer["state"])),
-                answer["inputs"],
-                answer["bytes"],
+                answer.arguments,
+                tuple(replace(one, fixed=one.name in fixed) for one in entries_of(answer.state)),
+                answer.entries,
+                answer.bytes,
                 outputs,
-                answer["work_bytes"],
-                tuple(answer["constant"]),
-                tuple(answer["seeded"]),
-                tuple(answer["changed"]),
+                answer.work_bytes,
+                tuple(answer.constant),
+                tuple(answer.seeded),
+                tuple(answer.changed),
             )
-            self.ask("rest")
+            self._check_room(max(self.set_bytes, answer.work_bytes))
+            self.rest()
         except BaseException:
             self.close()
             raise
 
-    def ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
+    def ask(self, op: str, kind: type[Told], fds: Sequence[int] = (), **message: Any) -> Told:
         """Send a request and return the answer; handlers in `cudal1_worker.oracle.oracle` define each operation."""
+        if self._gone is not None:
+            raise self._gone()
         try:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
-        except (Dead, Late, wire.BadMessage) as error:
-            self.worker.kill()  # a late answer would be taken for that to the next request
+            if "error" not in answer:
+                return kind.model_validate(answer)
+            failure = told.Failure.model_validate(answer)
+        except (Dead, Late, wire.BadMessage, ValidationError) as error:
             raise self._lost(op, error) from None
-        if "error" in answer:
-            text = f"{self.task.id}: the reference failed in {op}: {answer['text']}"
-            raise TooLargeError(text) if answer["error"] == "memory" else RaisedError(text)
-        return answer
+        text = f"{self.task.id}: the reference failed in {op}: {failure.text}"
+        raise TooLargeError(text) if failure.error == "memory" else RaisedError(text)
 
-    def _lost(self, op: str, error: Dead | Late | wire.BadMessage) -> TaskError | WorkerLostError:
-        """Return the error for an oracle that answers no more."""
-        if isinstance(error, Dead):
-            if error.how.get("signal") == signal.SIGKILL:
-                return WorkerLostError(f"{self.task.id}: the oracle was killed")
-            return TaskError(f"{self.task.id}: the reference ended its process ({error}) in {op}")
-        if isinstance(error, Late):
-            return TaskError(f"{self.task.id}: the reference took over {self._timeout_s:g} s in {op}")
-        return TaskError(f"{self.task.id}: the reference disturbs its channel in {op}: {error}")
+    def disturbed(self, op: str, why: str) -> EnvError:
+        """Return the error for an answer that no honest oracle gives to this request, and end the process."""
+        return self._lost(op, wire.BadMessage(why))
+
+    def _lost(self, op: str, error: Dead | Late | wire.BadMessage | ValidationError) -> EnvError:
+        """Return the error for an oracle that answers no more, and end the process."""
+        self.worker.kill()  # a late answer would be taken for that to the next request
+        about = f"{self.task.id}: the reference"
+        if self.worker.interrupted:
+            self._gone = partial(WorkerLostError, f"{self.task.id}: the judge ended the oracle during {op}")
+        elif isinstance(error, Late):
+            self._gone = partial(TaskError, f"{about} took over {self._timeout_s:g} s in {op}")
+        elif not isinstance(error, Dead):
+            why = told.why_malformed(error) if isinstance(error, ValidationError) else error
+            self._gone = partial(TaskError, f"{about} disturbs its channel in {op}: {why}")
+        elif error.how.get("signal") == signal.SIGKILL:
+            # The system's lack of memory and the task's own limits cannot be told apart.
+            why = "most likely for its memory or by a limit that it set"
+            self._gone = partial(TooLargeError, f"{about} was killed in {op}, {why}")
+        else:
+            self._gone = partial(TaskError, f"{about} ended its process ({error}) in {op}")
+        return self._gone()
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Raise `TooLargeError` for sizes that the oracle's process cannot have in its memory."""
+        if size_bytes > self._most_bytes:
+            raise TooLargeError(
+                f"{self.task.id}: the reference's inputs, answers or state take {size_bytes / 1e9:.3g} GB of "
+                f"{self._most_bytes / 1e9:.3g} GB"
+            )
+
+    def rest(self) -> None:
+        """Return cached memory to the driver, because other processes need it."""
+        self.ask("rest", told.Done)
 
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights and load them into the oracle's models."""
-        answer = self.ask("state", seed=seed, values_seed=values_seed)
-        size = int(answer["bytes"])
-        block = self._memory(size)
-        self.ask("write")
-        return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
+        answer = self.ask("state", told.Stored, seed=seed, values_seed=values_seed)
+        self._check_room(answer.bytes)
+        if not {*answer.names} <= {one.name for one in self.io_spec.state}:
+            raise self.disturbed("state", "expected names of the state")
+        block = self._memory(answer.bytes)
+        self.ask("write", told.Done)
+        return Weights(answer.names, answer.layout, self._device.to_host(block[: answer.bytes]))
 
     def make(self, sets: Sequence[Request]) -> list[tuple[Array, list[Answer], str]]:
         """Make input sets with answers and tolerances, at most `max_at_once` at a time.
@@ -216,7 +261,11 @@ class OracleClient:
         )
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
-        made = self.ask("make", sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes)
+        made = self.ask(
+            "make", told.Made, sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes
+        )
+        if not made.fits(len(sets), len(outputs)):
+            raise self.disturbed("make", "expected a report on each output of each set")
         parts = [block[stride * number : stride * (number + 1)] for number in range(len(sets))]
         views = [
             list(zip(self._answers(part), self._limits(one, part), strict=True))
@@ -226,15 +275,15 @@ class OracleClient:
             self._device.take([pair for one, pairs in zip(sets, views, strict=True) for pair in _elements(one, pairs)])
         )
         result: list[tuple[Array, list[Answer], str]] = []
-        for one, part, pairs, reports, bulks in zip(sets, parts, views, made["reports"], made["bulks"], strict=True):
+        for one, part, pairs, reports, bulks in zip(sets, parts, views, made.reports, made.bulks, strict=True):
             answers: list[Answer] = []
             reasons: list[str] = []
             for k, (values, limits) in enumerate(pairs):
                 whole = (copy(values), copy(limits)) if one.whole else (None, None)
-                scale, error = reports[k]["scale"], reports[k]["reference_error"]
+                scale, error = reports[k].scale, reports[k].reference_error
                 error = float(f"{error / scale:.1e}") if scale > 0 else 0.0
                 answers.append(Answer(one.positions[k], next(sampled), next(sampled), *whole, scale, error, bulks[k]))
-                why = "other elements are finite" if reports[k]["masks_differ"] else fault(answers[k], outputs[k])
+                why = "other elements are finite" if reports[k].masks_differ else fault(answers[k], outputs[k])
                 reasons += [f"of output {k} {why}"] if why else []
             result.append((copy(part[:input_bytes]), answers, "; ".join(reasons)))
         return result
@@ -262,7 +311,7 @@ class OracleClient:
             Bytes, shape (input_bytes,), on the device.
         """
         block = self._memory(self.io_spec.input_bytes)
-        self.ask("draw", seed=seed)
+        self.ask("draw", told.Done, seed=seed)
         return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
@@ -288,8 +337,8 @@ class OracleClient:
         """
         block = self._memory(self.set_bytes)
         begins = self.io_spec.input_bytes
-        answer = self.ask("faulty", answers_at=begins, answer_bytes=self.answer_bytes, **asked)
-        return ([] if answer["failed"] else self._answers(block)), answer["failed"]
+        answer = self.ask("faulty", told.Faulty, answers_at=begins, answer_bytes=self.answer_bytes, **asked)
+        return ([] if answer.failed else self._answers(block)), answer.failed
 
     def _answers(self, data: Array) -> list[Array]:
         """Return the whole answers of a set as views of its memory."""
@@ -307,9 +356,15 @@ class OracleClient:
             if self._block is not None:
                 self._block.close()
                 self._block = None
-            block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
             try:
-                self.ask("block", [block.fd], bytes=block.size_bytes)
+                block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                text = f"{self.task.id}: there is no memory for the reference's inputs, answers or state"
+                raise TooLargeError(f"{text} ({size_bytes / 1e9:.3g} GB)") from error
+            try:
+                self.ask("block", told.Done, [block.fd], bytes=block.size_bytes)
             except BaseException:
                 block.close()
                 raise

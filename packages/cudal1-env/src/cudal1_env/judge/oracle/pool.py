@@ -25,10 +25,11 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
+from cudal1_env.judge.oracle import told
 from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, limits_of
 from cudal1_env.judge.oracle.samples import InputSet
-from cudal1_env.judge.oracle.state import Fingerprints, parse_fingerprints
+from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
 
@@ -192,8 +193,8 @@ class Pool:
         """Return fingerprints of the state that the reference's constructor makes under this pool's seed."""
         with self._lock:
             if self._fingerprints is None:
-                told = self.oracle.ask("fingerprints", seed=self.construct_seed)
-                self._fingerprints = parse_fingerprints(told["fingerprints"])
+                answer = self.oracle.ask("fingerprints", told.Fingerprinted, seed=self.construct_seed)
+                self._fingerprints = answer.fingerprints
             return self._fingerprints
 
     @property
@@ -243,8 +244,10 @@ class Pool:
         with self._lock:
             if (known := self._findings.recurrence.get(self.task.source)) is None:
                 seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
-                told = self.oracle.ask("recurrence", seeds=seeds)
-                known = told["outputs"], told["inputs"], told["fixed"]
+                answer = self.oracle.ask("recurrence", told.Recurring, seeds=seeds)
+                if len(answer.outputs) != len(self.io_spec.outputs):
+                    raise self.oracle.disturbed("recurrence", "expected a share of each output")
+                known = answer.outputs, answer.inputs, answer.fixed
                 self._findings.recurrence[self.task.source] = known
         shares, places, fixed = known
         pairs = zip(shares, self.io_spec.outputs, strict=True)
@@ -267,10 +270,10 @@ class Pool:
         if (known := self._findings.unseen.get(key)) is not None:
             return known
         seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
-        told = self.oracle.ask("unseen", seeds=seeds, precision=precision)
-        if told["tried"]:
-            self._findings.unseen[key] = str(told["work"])
-        return str(told["work"])
+        answer = self.oracle.ask("unseen", told.Unseen, seeds=seeds, precision=precision)
+        if answer.tried:
+            self._findings.unseen[key] = answer.work
+        return answer.work
 
     def doubts(self, *, precision: bool = True) -> list[str]:
         """Return what a program could keep or omit although its outputs are correct; empty if nothing.
@@ -342,7 +345,7 @@ class Pool:
         Call it whenever the pool becomes idle: other pools and other judges of the device need the memory.
         """
         with self._lock:
-            self.oracle.ask("rest")
+            self.oracle.rest()
         self.device.trim()
 
     def make_way(self) -> None:
@@ -375,7 +378,7 @@ class Pool:
         outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
         seeds = [self.secrets.number("probe", number) for number in range(_PROBES)]
-        self.oracle.ask("probe", seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
+        self.oracle.ask("probe", told.Done, seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
         reason = self._try("own", 0)
         for number in range(1, _OWN_DRAWS):
             reason = reason and self._try("own", number)

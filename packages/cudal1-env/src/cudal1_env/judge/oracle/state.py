@@ -191,9 +191,11 @@ def _clean(name: str) -> str:
     return re.sub(r"[^\w.]", "?", name[:_NAME_CHARS], flags=re.ASCII)
 
 
-_Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
-_Row = tuple[str, list[_Size], str, bool, str | None]
-_ROWS: TypeAdapter[list[_Row]] = TypeAdapter(list[_Row])
+Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
+"""A size, offset or position that a worker reports."""
+Row = tuple[str, Annotated[list[Size], Field(max_length=64)], str, bool, str | None]
+"""A tensor of a module's state as a worker describes it: the fields of `Entry` but for `fixed`."""
+_ROWS: TypeAdapter[list[Row]] = TypeAdapter(list[Row])
 _FINGERPRINTS: TypeAdapter[Fingerprints] = TypeAdapter(Fingerprints)
 
 
@@ -203,6 +205,11 @@ def parse_state(told: object) -> tuple[Entry, ...]:
         rows = _ROWS.validate_python(told, strict=False)
     except ValidationError:
         return ()
+    return entries_of(rows)
+
+
+def entries_of(rows: Sequence[Row]) -> tuple[Entry, ...]:
+    """Return the entries of parsed rows."""
     return tuple(
         Entry(name, tuple(shape), dtype, parameter, tied_to) for name, shape, dtype, parameter, tied_to in rows
     )

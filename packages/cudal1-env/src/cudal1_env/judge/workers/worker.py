@@ -94,6 +94,8 @@ class Worker:
         self.missing: tuple[str, ...] = ()
         self.sealed = False
         """Whether the worker is permanently a single process; see `seal`."""
+        self.interrupted = False
+        """Whether another thread of the judge has killed it; see `interrupt`."""
         self._supervisor = supervisor
         self._orders = orders
         self._log_fd = log_fd
@@ -310,6 +312,7 @@ class Worker:
         """Kill the worker from another thread, unless it is closed; a thread waiting for its answer gets `Dead`."""
         with self._closing:
             if self._open:
+                self.interrupted = True
                 self.start_kill()
 
     def kill(self, timeout_s: float = _DEATH_S) -> None:

@@ -130,6 +130,9 @@ class CudaDevice(Device):
         sizes = arena_sizes(output_bytes, work_bytes, int(self._properties.total_memory))
         return CudaMemory(self, input_bytes, *sizes)
 
+    def total_bytes(self) -> int:
+        return int(self._properties.total_memory)
+
     def pool_bytes(self, wanted: int) -> int:
         """Return the memory for input sets and answers: a share of the GPU's, if that is more than `wanted`."""
         return max(wanted, int(_POOL_SHARE * self._properties.total_memory))
