@@ -89,10 +89,10 @@ class Requests:
         """Replace the client's method by one that takes the time."""
         whole, lock, seconds = self._ask, self._lock, self.seconds
 
-        def ask(self: OracleClient, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
+        def ask(self: OracleClient, op: str, kind: type[Any], fds: Sequence[int] = (), **message: Any) -> Any:
             began = time.perf_counter()
             try:
-                return whole(self, op, fds, **message)
+                return whole(self, op, kind, fds, **message)
             finally:
                 with lock:
                     seconds[op].append(time.perf_counter() - began)

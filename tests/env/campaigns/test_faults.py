@@ -16,7 +16,7 @@ from cudal1_env.campaigns.audit.programs import FADED, MAX_STEPS, Programs, erro
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer
-from cudal1_env.judge.oracle.told import Step
+from cudal1_env.judge.oracle.replies import Step
 from cudal1_worker.oracle.faults import Injection
 from cudal1_worker.oracle.steps import BLOCKS, HONEST, LOWER, Call, rounded
 from torch.nn import functional

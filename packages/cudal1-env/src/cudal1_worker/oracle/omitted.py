@@ -65,7 +65,7 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
 
 
 def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
-    """Return those that apply only to a call with a result much smaller than an operand, which is no known reduction."""
+    """Return those that apply only to a call, no known reduction, whose result is much smaller than an operand."""
     if call.kind == "product" or call.name in _SUMS or not call.operands:
         return []
     largest = max(call.operands, key=torch.Tensor.numel)

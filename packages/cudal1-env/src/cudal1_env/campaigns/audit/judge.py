@@ -18,7 +18,7 @@ from cudal1_env.errors import NoRoomError, TooLargeError
 from cudal1_env.gate import reference_sha256
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
-from cudal1_env.judge.oracle import told
+from cudal1_env.judge.oracle import replies
 from cudal1_env.judge.oracle.numerics import Answer
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.oracle.samples import InputSet
@@ -111,11 +111,11 @@ class AuditJudge(Judge):
             pool.sets(0, 1)  # determines the tolerances first
             return pool.doubts(precision=False)
 
-    def steps(self, task: Task, one: KnownSet) -> list[told.Step]:
+    def steps(self, task: Task, one: KnownSet) -> list[replies.Step]:
         """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
-            return pool.oracle.ask("steps", told.Steps, seed=one.seed, distribution=one.distribution).steps
+            return pool.oracle.ask("steps", replies.Steps, seed=one.seed, distribution=one.distribution).steps
 
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
@@ -133,7 +133,7 @@ class AuditJudge(Judge):
         with self._with_room(task):
             oracle = self._known_pool(task).oracle
             answer = oracle.ask(
-                "changes", told.Changed, seed=one.seed, distribution=one.distribution, fault=fault, step=step
+                "changes", replies.Changed, seed=one.seed, distribution=one.distribution, fault=fault, step=step
             )
             return answer.changes
 
@@ -176,13 +176,13 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     if pool.io_spec.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
-    most = oracle.ask("vary", told.Varied, seeds=seeds).most
+    most = oracle.ask("vary", replies.Varied, seeds=seeds).most
     if len(most) != len(tensors):
         raise oracle.disturbed("vary", "expected a share of each input tensor")
 
     def changes(tensor: int | None, position: int = 0) -> bool:
         """Return whether the float64 answer visibly changes with one input element; None changes nothing."""
-        return oracle.ask("change", told.Changed, tensor=tensor, position=position).changes
+        return oracle.ask("change", replies.Changed, tensor=tensor, position=position).changes
 
     random = secrets.generator("matter")
     counts = [[0, 0] for _ in tensors]

@@ -22,7 +22,7 @@ from cudal1_data import Task
 from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet, Values
 from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
 from cudal1_env.judge.device.tensors import EPSILON
-from cudal1_env.judge.oracle.told import Step
+from cudal1_env.judge.oracle.replies import Step
 
 MAX_STEPS = 8
 """Maximum number of steps that get faults, spread over the forward pass; the first and the last of each kind and shape

@@ -21,7 +21,7 @@ from cudal1_env.errors import EnvError, TaskError, TooLargeError, WorkerLostErro
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import Array, Expected
-from cudal1_env.judge.oracle import told
+from cudal1_env.judge.oracle import replies
 from cudal1_env.judge.oracle.numerics import Answer, fault
 from cudal1_env.judge.oracle.state import Entry, entries_of
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
@@ -29,7 +29,7 @@ from cudal1_env.judge.workers.zygote import Zygote
 
 _PAGE = 4096
 
-Told = TypeVar("Told", bound=BaseModel)
+Reply = TypeVar("Reply", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RaisedError(TaskError):
 class OracleClient:
     """Client of one task's oracle process.
 
-    The reference's text may be a stranger's, so its process is not trusted: each answer is parsed (`told`).
+    The reference's text may be a stranger's, so its process is not trusted: each answer is parsed (`replies`).
 
     Methods raise `TaskError` if the reference fails, times out, disturbs its channel or ends its process. They raise
     `TooLargeError` if it lacks memory or was killed, and `WorkerLostError` if another thread of the judge killed it.
@@ -134,8 +134,8 @@ class OracleClient:
             self._most_bytes = min(self._most_bytes, spec.memory_bytes)
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
-                self.ask("build", told.Done, [fd], device=device.name, tf32=device.tf32)
-            answer = self.ask("describe", told.Described, seed=seed)
+                self.ask("build", replies.Done, [fd], device=device.name, tf32=device.tf32)
+            answer = self.ask("describe", replies.Described, seed=seed)
             if not answer.repeat:
                 raise TaskError(
                     f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
@@ -187,7 +187,7 @@ class OracleClient:
             self.close()
             raise
 
-    def ask(self, op: str, kind: type[Told], fds: Sequence[int] = (), **message: Any) -> Told:
+    def ask(self, op: str, kind: type[Reply], fds: Sequence[int] = (), **message: Any) -> Reply:
         """Send a request and return the answer; handlers in `cudal1_worker.oracle.oracle` define each operation."""
         if self._gone is not None:
             raise self._gone()
@@ -195,7 +195,7 @@ class OracleClient:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
             if "error" not in answer:
                 return kind.model_validate(answer)
-            failure = told.Failure.model_validate(answer)
+            failure = replies.Failure.model_validate(answer)
         except (Dead, Late, wire.BadMessage, ValidationError) as error:
             raise self._lost(op, error) from None
         text = f"{self.task.id}: the reference failed in {op}: {failure.text}"
@@ -214,7 +214,7 @@ class OracleClient:
         elif isinstance(error, Late):
             self._gone = partial(TaskError, f"{about} took over {self._timeout_s:g} s in {op}")
         elif not isinstance(error, Dead):
-            why = told.why_malformed(error) if isinstance(error, ValidationError) else error
+            why = replies.why_malformed(error) if isinstance(error, ValidationError) else error
             self._gone = partial(TaskError, f"{about} disturbs its channel in {op}: {why}")
         elif error.how.get("signal") == signal.SIGKILL:
             # The system's lack of memory and the task's own limits cannot be told apart.
@@ -234,16 +234,16 @@ class OracleClient:
 
     def rest(self) -> None:
         """Return cached memory to the driver, because other processes need it."""
-        self.ask("rest", told.Done)
+        self.ask("rest", replies.Done)
 
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights and load them into the oracle's models."""
-        answer = self.ask("state", told.Stored, seed=seed, values_seed=values_seed)
+        answer = self.ask("state", replies.Stored, seed=seed, values_seed=values_seed)
         self._check_room(answer.bytes)
         if not {*answer.names} <= {one.name for one in self.io_spec.state}:
             raise self.disturbed("state", "expected names of the state")
         block = self._memory(answer.bytes)
-        self.ask("write", told.Done)
+        self.ask("write", replies.Done)
         return Weights(answer.names, answer.layout, self._device.to_host(block[: answer.bytes]))
 
     def make(self, sets: Sequence[Request]) -> list[tuple[Array, list[Answer], str]]:
@@ -262,7 +262,7 @@ class OracleClient:
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
         made = self.ask(
-            "make", told.Made, sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes
+            "make", replies.Made, sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes
         )
         if not made.fits(len(sets), len(outputs)):
             raise self.disturbed("make", "expected a report on each output of each set")
@@ -311,7 +311,7 @@ class OracleClient:
             Bytes, shape (input_bytes,), on the device.
         """
         block = self._memory(self.io_spec.input_bytes)
-        self.ask("draw", told.Done, seed=seed)
+        self.ask("draw", replies.Done, seed=seed)
         return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
@@ -337,7 +337,7 @@ class OracleClient:
         """
         block = self._memory(self.set_bytes)
         begins = self.io_spec.input_bytes
-        answer = self.ask("faulty", told.Faulty, answers_at=begins, answer_bytes=self.answer_bytes, **asked)
+        answer = self.ask("faulty", replies.Faulty, answers_at=begins, answer_bytes=self.answer_bytes, **asked)
         return ([] if answer.failed else self._answers(block)), answer.failed
 
     def _answers(self, data: Array) -> list[Array]:
@@ -364,7 +364,7 @@ class OracleClient:
                 text = f"{self.task.id}: there is no memory for the reference's inputs, answers or state"
                 raise TooLargeError(f"{text} ({size_bytes / 1e9:.3g} GB)") from error
             try:
-                self.ask("block", told.Done, [block.fd], bytes=block.size_bytes)
+                self.ask("block", replies.Done, [block.fd], bytes=block.size_bytes)
             except BaseException:
                 block.close()
                 raise

@@ -25,7 +25,7 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
-from cudal1_env.judge.oracle import told
+from cudal1_env.judge.oracle import replies
 from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, limits_of
 from cudal1_env.judge.oracle.samples import InputSet
@@ -193,7 +193,7 @@ class Pool:
         """Return fingerprints of the state that the reference's constructor makes under this pool's seed."""
         with self._lock:
             if self._fingerprints is None:
-                answer = self.oracle.ask("fingerprints", told.Fingerprinted, seed=self.construct_seed)
+                answer = self.oracle.ask("fingerprints", replies.Fingerprinted, seed=self.construct_seed)
                 self._fingerprints = answer.fingerprints
             return self._fingerprints
 
@@ -244,7 +244,7 @@ class Pool:
         with self._lock:
             if (known := self._findings.recurrence.get(self.task.source)) is None:
                 seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
-                answer = self.oracle.ask("recurrence", told.Recurring, seeds=seeds)
+                answer = self.oracle.ask("recurrence", replies.Recurring, seeds=seeds)
                 if len(answer.outputs) != len(self.io_spec.outputs):
                     raise self.oracle.disturbed("recurrence", "expected a share of each output")
                 known = answer.outputs, answer.inputs, answer.fixed
@@ -270,7 +270,7 @@ class Pool:
         if (known := self._findings.unseen.get(key)) is not None:
             return known
         seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
-        answer = self.oracle.ask("unseen", told.Unseen, seeds=seeds, precision=precision)
+        answer = self.oracle.ask("unseen", replies.Unseen, seeds=seeds, precision=precision)
         if answer.tried:
             self._findings.unseen[key] = answer.work
         return answer.work
@@ -378,7 +378,7 @@ class Pool:
         outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
         seeds = [self.secrets.number("probe", number) for number in range(_PROBES)]
-        self.oracle.ask("probe", told.Done, seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
+        self.oracle.ask("probe", replies.Done, seeds=seeds, limits=limits, answer_bytes=self.oracle.answer_bytes)
         reason = self._try("own", 0)
         for number in range(1, _OWN_DRAWS):
             reason = reason and self._try("own", number)

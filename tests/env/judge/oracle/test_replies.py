@@ -15,7 +15,7 @@ from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.case import Case
-from cudal1_env.judge.oracle import told
+from cudal1_env.judge.oracle import replies
 from cudal1_env.judge.oracle.client import OracleClient
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_worker import layout
@@ -196,8 +196,8 @@ def test_texts_of_an_oracle_can_be_written_anywhere(judge: AuditJudge) -> None:
     with pytest.raises(TaskError, match="failed in describe: ValueError: [?]xxx") as caught:
         ask_everything(judge, task("raises", raises))
     assert len(str(caught.value).encode()) < 5000
-    assert len(told.Failure(error="raised", text="\ud800" * 10_000_000).text.encode()) < 5000
-    assert told.Unseen(work="a\udfffb", tried=True).work == "a?b"
+    assert len(replies.Failure(error="raised", text="\ud800" * 10_000_000).text.encode()) < 5000
+    assert replies.Unseen(work="a\udfffb", tried=True).work == "a?b"
     assert json.loads(json.dumps(str(TaskError("\ud800")))).encode() == b"?"
 
 
@@ -211,7 +211,7 @@ def test_texts_of_an_oracle_can_be_written_anywhere(judge: AuditJudge) -> None:
 )
 def test_every_argument_that_a_worker_can_encode_is_kept(value: object) -> None:
     encoded = json.loads(json.dumps(layout.encode(value)))
-    assert told._decodable(encoded) == encoded
+    assert replies._decodable(encoded) == encoded
 
 
 @pytest.mark.parametrize("size", [(), (0, 3), (4, 8), (3, 1, 5)])
@@ -219,7 +219,7 @@ def test_every_argument_that_a_worker_can_encode_is_kept(value: object) -> None:
 def test_every_layout_that_a_worker_describes_is_kept(size: tuple[int, ...], dtype: str) -> None:
     value = torch.zeros(size, dtype=getattr(torch, dtype))
     entries, size_bytes = layout.manifest([value, value.mT if value.dim() > 1 else value, value.expand(2, *size)])
-    stored = told.Stored.model_validate({"names": ["a", "b", "c"], "entries": entries, "bytes": size_bytes})
+    stored = replies.Stored.model_validate({"names": ["a", "b", "c"], "entries": entries, "bytes": size_bytes})
     assert stored.layout == entries
 
 
@@ -233,8 +233,8 @@ def test_a_layout_of_a_type_that_no_judge_reads_is_refused_in_words() -> None:
 def test_a_malformed_answer_is_described_without_its_own_text() -> None:
     for answer in ({"fingerprints": {"\ud800secret": []}}, {"fingerprints": ["\ud800secret"]}):
         with pytest.raises(ValidationError) as caught:
-            told.Fingerprinted.model_validate(answer)
-        assert "secret" not in told.why_malformed(caught.value)
+            replies.Fingerprinted.model_validate(answer)
+        assert "secret" not in replies.why_malformed(caught.value)
 
 
 # --- an oracle that is killed ----------------------------------------------------------------------------------------

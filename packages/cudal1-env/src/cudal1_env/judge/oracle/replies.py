@@ -1,4 +1,4 @@
-"""What an oracle tells the judge, parsed into bounded values.
+"""Replies of an oracle to the judge, parsed into bounded values.
 
 A task may be a stranger's text, and it runs in the process that sends these answers. The judge believes none of them:
 `OracleClient.ask` parses each by the model that belongs to the request, or as a `Failure`. What depends on the contents
@@ -63,8 +63,8 @@ def _list_in(parts: dict[str, Any], kind: str, depth: int) -> list[Any]:
     return parts[kind]
 
 
-def _pair_of(told: Any) -> tuple[Any, Any]:
-    pair = cast("list[Any]", told) if isinstance(told, list) else []
+def _pair_of(item: Any) -> tuple[Any, Any]:
+    pair = cast("list[Any]", item) if isinstance(item, list) else []
     if len(pair) != 2:
         raise ValueError("expected pairs of key and value")
     return pair[0], pair[1]
@@ -77,11 +77,11 @@ _Sizes = Annotated[list[Size], Field(max_length=_MAX_DIMENSIONS)]
 _Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
-class _Told(BaseModel):
+class _Reply(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _Array(_Told):
+class _Array(_Reply):
     """A tensor as an argument."""
 
     array: str
@@ -97,11 +97,11 @@ class _Array(_Told):
         return self
 
 
-class Done(_Told):
+class Done(_Reply):
     """An answer that says only that a request was carried out."""
 
 
-class Failure(_Told):
+class Failure(_Reply):
     """The reference failed in a request."""
 
     error: str
@@ -109,7 +109,7 @@ class Failure(_Told):
     text: Text
 
 
-class _Tensor(_Told):
+class _Tensor(_Reply):
     """A dense tensor in a block of bytes (`cudal1_worker.layout.manifest`)."""
 
     dtype: _Dtype
@@ -129,12 +129,12 @@ class _Tensor(_Told):
         return self
 
 
-class _TensorEntry(_Told):
+class _TensorEntry(_Reply):
     model_config = ConfigDict(frozen=True, extra="forbid")
     tensor: _Tensor
 
 
-class _ValueEntry(_Told):
+class _ValueEntry(_Reply):
     model_config = ConfigDict(frozen=True, extra="forbid")
     value: _Encoded
 
@@ -157,7 +157,7 @@ def _check_sendable(*values: Any) -> None:
         raise ValueError("expected values that fit into a message")
 
 
-class _Output(_Told):
+class _Output(_Reply):
     shape: _Sizes
     dtype: _Dtype
     aliases: StrictBool
@@ -170,7 +170,7 @@ class _Output(_Told):
         return self
 
 
-class Described(_Told):
+class Described(_Reply):
     """See `cudal1_worker.oracle.description.describe`, and `IoSpec` for what becomes of it."""
 
     arguments: _Encoded
@@ -202,7 +202,7 @@ class Described(_Told):
         return [entry.model_dump() for entry in self.inputs]
 
 
-class Stored(_Told):
+class Stored(_Reply):
     """Weights that the oracle writes on request; see `Weights`."""
 
     names: list[str]
@@ -223,7 +223,7 @@ class Stored(_Told):
         return [entry.model_dump() for entry in self.entries]
 
 
-class Report(_Told):
+class Report(_Reply):
     """What the oracle finds about one output of a set (`cudal1_worker.oracle.reference_error.REPORTED`)."""
 
     scale: _Number
@@ -231,24 +231,24 @@ class Report(_Told):
     masks_differ: _Number
 
 
-class Made(_Told):
+class Made(_Reply):
     """Input sets that the oracle has written: for each set, and each output in it, a report and `Answer.bulk`."""
 
     reports: list[list[Report]]
     bulks: list[list[_Number | None]]
 
     def fits(self, sets: int, outputs: int) -> bool:
-        """Return whether it tells of so many sets and outputs."""
+        """Return whether it has so many sets and outputs."""
         return all(list(map(len, rows)) == [outputs] * sets for rows in (self.reports, self.bulks))
 
 
-class Fingerprinted(_Told):
+class Fingerprinted(_Reply):
     """Hashes of the reference's state, by name."""
 
     fingerprints: Fingerprints
 
 
-class Recurring(_Told):
+class Recurring(_Reply):
     """See `cudal1_worker.oracle.recurrence.recurrence`."""
 
     outputs: list[Annotated[_Number, Field(le=2.0)]]
@@ -256,20 +256,20 @@ class Recurring(_Told):
     fixed: list[Size]
 
 
-class Unseen(_Told):
+class Unseen(_Reply):
     """Work that a program could omit undetected; empty if none was found."""
 
     work: Text
     tried: StrictBool
 
 
-class Faulty(_Told):
+class Faulty(_Reply):
     """Why a run with a fault failed; empty if it did not."""
 
     failed: Text
 
 
-class Step(_Told):
+class Step(_Reply):
     """One step of the reference's forward pass (`cudal1_worker.oracle.faults.Step`)."""
 
     name: Text
@@ -277,19 +277,19 @@ class Step(_Told):
     faults: list[Text]
 
 
-class Steps(_Told):
+class Steps(_Reply):
     """The steps of the reference's forward pass, in order."""
 
     steps: list[Step]
 
 
-class Changed(_Told):
+class Changed(_Reply):
     """Whether a change of an input, or a fault, changes a result."""
 
     changes: StrictBool
 
 
-class Varied(_Told):
+class Varied(_Reply):
     """Maximum share of each input tensor's elements that can be influential."""
 
     most: list[Annotated[_Number, Field(le=1.0)]]
