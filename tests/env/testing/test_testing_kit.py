@@ -26,6 +26,12 @@ from hypothesis import strategies as st
 MUTANT_CASES = suite("cpu", only=["correct", "mutant/", "template/"])
 
 
+@pytest.mark.parametrize(("only", "words"), [(["nosuch"], "no program's name begins"), ("mutant/", "pass a list")])
+def test_a_suite_of_no_program_is_an_error(only: list[str] | str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        suite("cpu", only=only)
+
+
 def test_the_device_of_a_header_decides_where_a_program_runs() -> None:
     def on(header: dict[str, str]) -> list[bool]:
         return [Program(Path("h01_a.py"), header).runs_on(device) for device in ("cpu", "cuda")]

@@ -190,9 +190,16 @@ def suite(device: Device, *, only: Sequence[str] = (), harmful: bool = False) ->
         device: Where programs run.
         only: Prefixes of names; by default all.
         harmful: Whether to include programs that harm a machine without a sandbox (daemons, full disks, planted files).
+
+    Raises:
+        ValueError: No program's name begins so, or `only` is one text.
     """
+    if isinstance(only, str):
+        raise ValueError(f"only is the text {only!r}; pass a list of beginnings of names")
     task = (exploits_folder() / "tasks" / "dense.py").read_text()
     cases = exploit_cases(device, harmful=harmful) + mutant_cases(task, f"{task}\n\nModelNew = Model\n")
+    if unknown := [begin for begin in only if not any(case.name.startswith(begin) for case in cases)]:
+        raise ValueError(f"no program's name begins with {unknown[0]!r}; names look like {cases[0].name!r}")
     return [case for case in cases if not only or case.name.startswith(tuple(only))]
 
 

@@ -84,7 +84,7 @@ def measured(
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "no significant difference"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if too_short:
-        text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
+        text += f"; calls of {reference_ms:.2g} ms are too short for a reward above 1 on this machine"
     rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms)
     evaluation = _record(
         built,
@@ -116,7 +116,7 @@ def limited(verdict: Verdict, constant_ms: float, doubts: Sequence[str]) -> Eval
     if doubts:
         rewarded = min(rewarded, 1.0)
         found = "; ".join(doubts)
-        text += f"; no reward above 1 unless an audit calls the task sound: a program could keep or omit {found}"
+        text += f"; no reward above 1 unless an audit calls the task sound: outputs may not show all work ({found})"
     update = {"rewarded_low": rewarded, "constant_ms": constant_ms, "message": printable(text)}
     return one.model_copy(update=update)
 
