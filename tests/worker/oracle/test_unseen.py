@@ -143,6 +143,10 @@ LEFT_OUT = {
         "(8 * torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())).round()",
         "the least elements of step",
     ),
+    "experts behind a rounding in place": (
+        "torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp()).mul_(8).round_()",
+        "the least elements of step",
+    ),
     "experts behind a comparison": (
         "torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp()) > t",
         "the least elements of step",

@@ -154,7 +154,8 @@ class Derivative(Mode):
         own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs))
         if not given:
             return func(*own_args, **own_kwargs)
-        cut = self._ends is not None and name_of(func) in _ROUNDINGS and not func._schema.is_mutable
+        # In place, a rounding without a gradient of its own leaves that of its operand.
+        cut = self._ends is not None and name_of(func) in _ROUNDINGS
         with enable_reentrant_dispatch(), torch.set_grad_enabled(not cut):
             result = func(*own_args, **own_kwargs)
         found = tree_map_only(torch.Tensor, visible, result)
