@@ -1,4 +1,4 @@
-"""Answers of an oracle whose task lies: whatever they hold, the task's error in words, and a judge that goes on."""
+"""Forged answers of an oracle are its task's error, in words, and the judge goes on."""
 
 from __future__ import annotations
 

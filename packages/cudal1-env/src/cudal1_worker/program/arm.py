@@ -272,7 +272,7 @@ class Arm:
         return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
     def is_copied(self, leaf: Any, strides: Sequence[int], number: int) -> bool:
-        """Return whether an output must be copied whatever the other outputs are."""
+        """Return whether an output must be copied, independently of the other outputs."""
         if type(leaf) in _PLAIN and leaf.untyped_storage().data_ptr() in self.registered:
             return True
         return not self.side.reachable(leaf) or (0 in strides and self.repeats_more(strides, number))
