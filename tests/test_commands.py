@@ -197,3 +197,11 @@ def test_mistyped_names_of_the_library_are_answered_with_the_nearest(tmp_path: P
     config.write_text("[contrast]\narmm = 'bucket'\n")
     with pytest.raises(ConfigError, match=r"contrast.armm: no such setting; did you mean 'arm'"):
         load_settings(config)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path: Path) -> None:
+    from cudal1_env.cli import read_program
+
+    path = tmp_path / "marked.py"
+    path.write_text("class ModelNew: ...\n", encoding="utf-8-sig")
+    assert read_program(path) == "class ModelNew: ...\n"

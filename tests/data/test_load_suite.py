@@ -26,6 +26,12 @@ def test_checkout(checkout: Path, inner: str) -> None:
     assert task.source == program(12)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_task(tmp_path: Path) -> None:
+    path = tmp_path / "marked.py"
+    path.write_text(program(1), encoding="utf-8-sig")
+    assert load_task(path).source == program(1)
+
+
 def test_broken_file_is_listed_and_the_rest_is_usable(checkout: Path) -> None:
     suite = load_suite(checkout)
     [(path, error)] = suite.broken

@@ -87,7 +87,7 @@ def read_program(path: Path) -> str:
         SettingsError: The file cannot be read.
     """
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise SettingsError(f"cannot read the program {path}: {error.strerror}; name a file of Python text") from error
 

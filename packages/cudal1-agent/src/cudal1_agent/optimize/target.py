@@ -57,7 +57,7 @@ def read_target(what: str) -> Target:
     """
     path, name = _divided(what)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise OptimizeError(f"cannot read {path}: {error}") from error
     tree = parse(text, where=str(path))

@@ -68,7 +68,7 @@ def load_file(path: Path) -> Task:
         BrokenTaskError: The file is unusable; the message says what is missing.
     """
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BrokenTaskError(f"{path}: cannot read the file as UTF-8: {error}") from error
     check_reference(source, where=str(path))
