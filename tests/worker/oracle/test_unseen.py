@@ -359,6 +359,9 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     assert capped.rewarded_low == 1.0
     assert capped.speedup == speedup
     assert "product 1 (mm) in tf32" in capped.message
+    wide = record.measured(built, Seen(trials=[trial]), Speedup(low=0.5, point=5.0, high=50.0), 0.5)
+    assert "times vary too much" in wide.evaluation.message
+    assert "times vary too much" not in free.message
 
 
 @pytest.mark.parametrize(("accepted", "found"), [(("one", ""), ""), (("", "one"), ""), (("one", "one"), "one")])

@@ -23,6 +23,9 @@ from cudal1_env.judge.oracle.state import Mapping
 from cudal1_env.records import Evaluation, Latency, Speedup, Status
 from cudal1_env.stats import summarize_latency
 
+_WIDE = 2.0
+"""Interval ends that differ by more than this factor are named as a sign of a busy machine."""
+
 
 @dataclass
 class Seen:
@@ -83,6 +86,8 @@ def measured(
     too_short = is_too_short(reference_ms, stealable_ms)
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "no significant difference"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
+    if speedup.low <= 1.0 <= speedup.high and speedup.high > _WIDE * speedup.low:
+        text += ", because times vary too much: let nothing else run on this machine, or measure at report precision"
     if too_short:
         text += f"; calls of {reference_ms:.2g} ms are too short for a reward above 1 on this machine"
     rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms)
