@@ -10,6 +10,7 @@ from cudal1_worker.oracle.omitted import (
     between_neighbours,
     by_halves,
     in_eight_bits,
+    of_a_half,
     of_a_sample,
     of_large,
     operands,
@@ -51,7 +52,7 @@ def test_rows_of_weights_round_to_255_levels() -> None:
 def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
     x, w = torch.randn(4, 128), torch.randn(128, 3)
     kept = [*range(32), *range(64, 96)]
-    found = of_a_sample(Call(aten.mean.dim, (x, [1]), {}))
+    found = of_a_half(Call(aten.mean.dim, (x, [-1]), {}), dim=-1)
     torch.testing.assert_close(found, x[:, kept].mean(1))
     found = of_a_sample(Call(aten.addmm.default, (torch.ones(3), x, w), {}))
     torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
@@ -59,7 +60,13 @@ def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
 
 def test_a_sample_of_a_loss_keeps_its_pairs() -> None:
     x = torch.randn(4096)
-    assert of_a_sample(Call(aten.mse_loss.default, (x, x), {})) == 0.0
+    assert of_a_half(Call(aten.mse_loss.default, (x, x), {}), dim=0) == 0.0
+
+
+def test_half_of_a_scatter_takes_the_places_of_its_elements_along() -> None:
+    x, k = torch.rand(256), torch.arange(256) // 64
+    found = of_a_half(Call(aten.index_add.default, (torch.zeros(4), 0, k, x), {}), dim=0)
+    torch.testing.assert_close(found, 2.0 * x.view(4, 2, 32)[:, 0].sum(1))
 
 
 def test_each_half_of_a_norm_and_of_a_softmax_has_its_own_statistics() -> None:

@@ -84,16 +84,14 @@ def negligible_parts(
         A mask of each part, which broadcasts to the tensor's shape.
     """
     gradients = _effects(oracle, given, allowed, shapes)
-    hidden = {target: shape for target, shape in shapes.items() if not _is_alive(gradients.get(target))}
+    hidden = {target for target in shapes if target not in gradients or not bool(_effect_of(*gradients[target]).any())}
     behind = _effects(oracle, given, None, hidden) if hidden else {}
     found: dict[Part, torch.Tensor] = {}
     for target, shape in shapes.items():
         none = torch.zeros((), device=oracle.device).expand(shape)
         value, gradient = gradients.get(target, (none, none))
-        effect = _effect_of(value, gradient)
-        for one in (gradients, behind) if target in hidden else (gradients,):
-            if target in one:
-                found |= dict(_least(target, _effect_of(*one[target]), one[target][1].abs()))
+        effect, shown = _effect_of(value, gradient), behind.get(target, (value, gradient))
+        found |= dict(_least(target, _effect_of(*shown), shown[1].abs()))
         whole = isinstance(target, int) or isinstance(target[1], Result)
         found |= {
             Part(target, words, False): mask for words, mask in _without_gradient(effect, value if whole else None)
@@ -103,10 +101,6 @@ def negligible_parts(
 
 def _effect_of(value: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     return (value * gradient).abs().nan_to_num(posinf=0.0)
-
-
-def _is_alive(pair: tuple[torch.Tensor, torch.Tensor] | None) -> bool:
-    return pair is not None and bool(_effect_of(*pair).any())
 
 
 class Derivative(Mode):

@@ -56,7 +56,7 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
         return found
     many, product = call.terms >= 2 * TILE, call.kind == "product"
     if many and (product or call.name in _SUMS):
-        found.append(("from half of its terms", of_a_sample))
+        found.append(("from half of its terms", of_a_sample if product else partial(of_a_half, dim=call.dim)))
     if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
         found.append(("with statistics of half of its terms", by_halves))
     if many and product and call.name != "convolution" and call.dtype in HALF and _is_weight(call, kept):
@@ -106,14 +106,10 @@ def in_eight_bits(call: Call) -> Any:
 
 
 def of_a_sample(call: Call) -> Any:
-    """Execute a sum with half of its terms, each in place of one more."""
+    """Execute a product with half of its terms, each in place of one more."""
     args = list(call.args)
-    places = [(k, call.dim) for k, one in enumerate(args) if getattr(one, "shape", ()) == args[0].shape]
-    if call.kind == "product":
-        places = list(zip(call.product.factors, call.along, strict=True))
-    for place, dim in places:
-        at = torch.arange(call.terms, device=args[place].device)
-        args[place] = args[place].index_select(dim, at - at // TILE % 2 * TILE)
+    for place, dim in zip(call.product.factors, call.along, strict=True):
+        args[place] = args[place].index_select(dim, _half(call.terms, args[place].device))
     return call.func(*args, **call.kwargs)
 
 
@@ -122,17 +118,22 @@ def of_a_half(call: Call, dim: int) -> Any:
 
     Tensors of its shape (where its elements go) and lines of its length (where its rows go) follow.
     """
-    shape = max(call.operands, key=torch.Tensor.numel).shape
-    at = torch.arange(shape[dim], device=call.operands[0].device)
-    half = at - at // TILE % 2 * TILE
+    largest = max(call.operands, key=torch.Tensor.numel)
+    half = _half(largest.shape[dim], largest.device)
 
     def halved(one: torch.Tensor) -> torch.Tensor:
-        if one.shape == shape:
+        if one.shape == largest.shape:
             return one.index_select(dim, half)
-        return one.index_select(0, half) if one.shape == shape[dim : dim + 1] else one
+        return one.index_select(0, half) if one.shape == half.shape else one
 
     args, kwargs = tree_map_only(torch.Tensor, halved, (call.args, call.kwargs))
     return call.func(*args, **kwargs)
+
+
+def _half(count: int, device: torch.device) -> torch.Tensor:
+    """Return indices with each second tile replaced by the one before it."""
+    at = torch.arange(count, device=device)
+    return at - at // TILE % 2 * TILE
 
 
 def between_neighbours(call: Call, dim: int) -> Any:

@@ -109,19 +109,30 @@ class Failure(_Reply):
     text: Text
 
 
-class _Tensor(_Reply):
-    """A dense tensor in a block of bytes (`cudal1_worker.layout.manifest`)."""
+class _Strided(_Reply):
+    """The form of a tensor."""
 
     dtype: _Dtype
     shape: _Sizes
     strides: _Sizes
+
+    @model_validator(mode="after")
+    def _has_strides(self) -> Self:
+        if len(self.strides) != len(self.shape):
+            raise ValueError("expected a stride for each dimension")
+        return self
+
+
+class _Tensor(_Strided):
+    """A dense tensor in a block of bytes (`cudal1_worker.layout.manifest`)."""
+
     offset: Size
     bytes: Size
 
     @model_validator(mode="after")
     def _is_dense(self) -> Self:
-        if self.dtype not in wire.DTYPES or len(self.strides) != len(self.shape):
-            raise ValueError("expected a dtype of the protocol, and a stride for each dimension")
+        if self.dtype not in wire.DTYPES:
+            raise ValueError("expected a dtype of the protocol")
         count = math.prod(self.shape)
         span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         if self.bytes != count * item_bytes(self.dtype) or (count and span != count):
@@ -157,17 +168,8 @@ def _check_sendable(*values: Any) -> None:
         raise ValueError("expected values that fit into a message")
 
 
-class _Output(_Reply):
-    shape: _Sizes
-    dtype: _Dtype
+class _Output(_Strided):
     aliases: StrictBool
-    strides: _Sizes
-
-    @model_validator(mode="after")
-    def _has_strides(self) -> Self:
-        if len(self.strides) != len(self.shape):
-            raise ValueError("expected a stride for each dimension")
-        return self
 
 
 class Described(_Reply):
