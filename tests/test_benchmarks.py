@@ -245,7 +245,6 @@ PLANS = (
     "lease/judge.plan",
     "lease/learning.plan",
     "lease/arms.plan",
-    "lease/wide.plan",
 )
 
 
