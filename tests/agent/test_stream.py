@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
 from cudal1_data.generator.request import parse_request
 from cudal1_env import extract_source
+from doubles.counting import Counting
 from doubles.training import SMALL_MODEL, session
 
 NOTHING: frozenset[str] = frozenset()
@@ -165,6 +167,20 @@ def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exact
         state = StreamState.model_validate_json(batches.state(used).model_dump_json())
         again = Batches(stream, encode, 4, 0, start=state)
         assert list(islice(again(), 20)) == rows[used : used + 20]
+
+
+@pytest.mark.slow
+def test_the_next_block_is_rendered_while_one_is_trained_on(tmp_path: Path) -> None:
+    batches = Batches(made("generated:softmax?seed=3"), Counting(tmp_path), 4, 1)
+    rows = batches()
+    try:
+        next(rows)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 * 4 * BATCHES and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(list(tmp_path.iterdir())) >= 2 * 4 * BATCHES
+    finally:
+        rows.close()
 
 
 @pytest.mark.slow

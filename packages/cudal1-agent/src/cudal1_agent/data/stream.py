@@ -185,7 +185,7 @@ def make_stream(
 
 
 def streamed(
-    stream: Stream, start: Place, made: Callable[[Choices], Made], *, workers: int
+    stream: Stream, start: Place, made: Callable[[Choices], Made], *, workers: int, ahead: int = 0
 ) -> Generator[tuple[Place, Made]]:
     """Yield the pairs of a stream from a place on, each with its place; the order does not depend on the workers.
 
@@ -194,12 +194,13 @@ def streamed(
         start: Where to begin.
         made: Converts each pair, in the process that renders it.
         workers: Processes that render ahead; 0 renders in this one.
+        ahead: Pairs that they render ahead, if tasks have as many as so far; but at least eight tasks a process.
 
     Raises:
         CorpusError: The stream yields nothing.
     """
     empty = 0
-    with closing(_rendered(stream, made, start.task, workers)) as rendered:
+    with closing(_rendered(stream, made, start.task, workers, ahead)) as rendered:
         for number, pairs in rendered:
             empty = 0 if pairs else empty + 1
             if empty == EMPTY:
@@ -214,7 +215,7 @@ def streamed(
 
 
 def _rendered(
-    stream: Stream, made: Callable[[Choices], Any], first: int, workers: int
+    stream: Stream, made: Callable[[Choices], Any], first: int, workers: int, pairs_ahead: int
 ) -> Generator[tuple[int, list[Any]]]:
     if not workers:
         for number in count(first):
@@ -227,14 +228,17 @@ def _rendered(
         pickle.dump((stream, made), file)
         file.flush()
         ahead: deque[tuple[int, Future[list[Any]]]] = deque()
-        number = first
+        number, pairs, tasks = first, 0, 0
         try:
             while True:
-                while len(ahead) < 8 * workers:
+                most = max(8 * workers, min(pairs_ahead, pairs_ahead * tasks // max(1, pairs)))
+                while len(ahead) < most:
                     ahead.append((number, pool.submit(_pairs_of, number)))
                     number += 1
                 place, future = ahead.popleft()
-                yield place, future.result()
+                found = future.result()
+                pairs, tasks = pairs + len(found), tasks + 1
+                yield place, found
         finally:
             for _, future in ahead:
                 future.cancel()

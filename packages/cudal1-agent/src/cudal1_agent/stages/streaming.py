@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +73,17 @@ class Batches:
         place = self.places[block]
         return StreamState(task=place.task, pair=place.pair, block=block, used=used)
 
-    def __call__(self) -> Iterator[Row]:
+    def __call__(self) -> Generator[Row]:
         """Yield the rows in the order of training."""
         number, skip = self.start.block, self.start.used
         self.places[number] = Place(task=self.start.task, pair=self.start.pair)
         block: list[Row] = []
         encoding = _Encoding(self.encode)
-        for place, found in streamed(self.stream, self.places[number], encoding, workers=self.workers):
-            if len(block) == self.batch * BATCHES:
+        rows = self.batch * BATCHES
+        # Two blocks: the next one is ready when training asks for its first batch.
+        found_in_order = streamed(self.stream, self.places[number], encoding, workers=self.workers, ahead=2 * rows)
+        for place, found in found_in_order:
+            if len(block) == rows:
                 self.places[number + 1] = place
                 yield from self._ordered(block, number)[skip:]
                 number, skip, block = number + 1, 0, []
