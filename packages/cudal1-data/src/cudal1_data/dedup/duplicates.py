@@ -44,14 +44,14 @@ def near_duplicates(
     unknown = [task for task in tasks if task.source and task.id not in found] if test else []
     if not unknown:
         return found
-    mine = _graphs_of(unknown, "training tasks", notify, timeout_s)
-    others = _graphs_of(test, "tasks of the test", notify, timeout_s)
+    _trace([*unknown, *test], notify, timeout_s)
     by_graph: dict[str, str] = {}
-    for task, graph in zip(test, others, strict=True):
-        if graph.fingerprint is not None:
-            by_graph.setdefault(graph.fingerprint, task.id)
-    behaviours = Behaviours([(task.id, graph.behaviour) for task, graph in zip(test, others, strict=True)])
-    for task, graph in zip(unknown, mine, strict=True):
+    for task in test:
+        if (fingerprint := _traced[task.source].fingerprint) is not None:
+            by_graph.setdefault(fingerprint, task.id)
+    behaviours = Behaviours([(task.id, _traced[task.source].behaviour) for task in test])
+    for task in unknown:
+        graph = _traced[task.source]
         if graph.fingerprint in by_graph:
             found[task.id] = Same(by_graph[graph.fingerprint], Why.GRAPH)
         elif same := behaviours.find(graph.behaviour):
@@ -59,18 +59,17 @@ def near_duplicates(
     return found
 
 
-def _graphs_of(tasks: Sequence[Task], what: str, notify: Callable[[str], None], timeout_s: float) -> list[TaskGraph]:
-    """Return the trace of each task; each reference text is traced once."""
+def _trace(tasks: Sequence[Task], notify: Callable[[str], None], timeout_s: float) -> None:
+    """Trace the references that were not traced before; each text once."""
     missing = list({task.source: task for task in tasks if task.source not in _traced}.values())
     if missing:
         notify(
-            f"tracing the references of {len(missing)} {what}, to find near-duplicates of the test by operator "
+            f"tracing {len(missing)} references of training tasks and of the test, to find near-duplicates by operator "
             f"graph and behaviour: mostly less than a second each, {timeout_s:g} s at most"
         )
-    found = paced(trace_tasks(missing, timeout_s=timeout_s), len(missing), f"{what} traced", notify=notify)
+    found = paced(trace_tasks(missing, timeout_s=timeout_s), len(missing), "references traced", notify=notify)
     for task, graph in zip(missing, found, strict=True):
         _traced[task.source] = graph
         if graph.error is not None:
             known = "by id, text and behaviour" if graph.behaviour else "by id and text"
             notify(f"{task.id} cannot be traced, so its near-duplicates are found {known} only: {graph.error}")
-    return [_traced[task.source] for task in tasks]
