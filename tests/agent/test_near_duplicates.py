@@ -126,7 +126,7 @@ def test_tasks_with_the_graph_of_a_test_task_are_left_out_and_counted() -> None:
     assert sets.left_out == dict.fromkeys(["mine/verbatim", "mine/renamed", "mine/reshaped"], "bench/gate")
     assert told_by(sets) == {"text": 1, "graph": 2}
     assert not sets.trained_on_test
-    assert "4 training tasks" in said[0]
+    assert "tracing 5 references" in said[0]
     assert [line for line in said if "cannot be traced" in line and line.startswith("mine/untraceable")]
     assert "(1 by text, 2 by graph): mine/verbatim" in overlap_text(sets)
 
