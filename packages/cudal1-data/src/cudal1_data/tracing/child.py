@@ -23,14 +23,11 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
     try:
-        import torch
-
         from cudal1_data.tracing.behaviour import behaviour
         from cudal1_data.tracing.tracer import TORCH, trace
     except ImportError as error:
         answers.write(json.dumps({"missing": str(error)}) + "\n")
         return
-    torch.set_num_threads(1)  # other children use the other cores
     answers.write(json.dumps({"torch": TORCH}) + "\n")
     answers.flush()
     for line in sys.stdin:

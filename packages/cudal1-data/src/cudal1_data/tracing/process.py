@@ -181,8 +181,12 @@ class Child:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            # Hide the GPUs.
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",  # other children use the other cores
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
         )
         self._child, self._lines = child, queue.SimpleQueue()
         assert child.stdout is not None
