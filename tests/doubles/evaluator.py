@@ -10,7 +10,7 @@ from typing import Any
 
 from cudal1_data import Split, Suite, Task
 from cudal1_data.hashes import digest
-from cudal1_env.errors import MachineError
+from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.records import Evaluation, Latency, OutputError, Precision, Seconds, Speedup, Status
 
 REFERENCE = """\
@@ -77,7 +77,10 @@ def evaluation(
 
 
 class RuleEvaluator:
-    """Judges by the text alone: `# speedup 2.0` is believed, `# status CRASH` too, `# broken machine` raises."""
+    """Judges by the text alone: `# speedup 2.0` is believed, `# status CRASH` too, `# broken machine` raises.
+
+    References with `# refused` are those of tasks that cannot be judged.
+    """
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str, str]] = []
@@ -103,6 +106,8 @@ class RuleEvaluator:
     def _judge(self, task: Task, source: str) -> Evaluation:
         if "# broken machine" in source:
             raise MachineError("the double's machine is broken, as the program asked")
+        if "# refused" in task.source:
+            raise TaskError(f"{task.id}: its reference is too inaccurate")
         status = Status.CORRECT
         if found := re.search(r"# status (\w+)", source):
             status = Status(found[1])

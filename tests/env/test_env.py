@@ -19,10 +19,10 @@ from cudal1_data import Suite, UnknownSuiteError, UnknownTaskError, Variant
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.env import MAX_MESSAGE_CHARS, MAX_SPEEDUP
-from cudal1_env.errors import MachineError, SettingsError
+from cudal1_env.errors import MachineError, SettingsError, TaskError
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.spaces import SourceText
-from doubles.evaluator import RuleEvaluator, evaluation, program, suite, task
+from doubles.evaluator import REFERENCE, RuleEvaluator, evaluation, program, suite, task
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces import flatten, flatten_space, unflatten
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -231,6 +231,25 @@ def test_a_broken_machine_is_an_exception_and_costs_no_attempt() -> None:
     assert (observation["attempt"], terminated) == (1, True)
 
 
+def test_a_task_that_cannot_be_judged_truncates_the_episode_and_is_not_drawn_again() -> None:
+    tasks = Suite("toy", [task("add"), task("bad", source=REFERENCE + "# refused\n")])
+    env = make(suite=tasks, attempts=3)
+    env.reset(options={"task": "bad"})
+    observation, reward, terminated, truncated, info = env.step(program())
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["task_error"] == "toy/bad: its reference is too inaccurate"
+    assert env.observation_space.contains(observation)
+    with pytest.raises(ResetNeeded):
+        env.step(program())
+    assert len(env.archive) == 0
+    assert {env.reset(seed=i)[1]["task"] for i in range(20)} == {"toy/add"}
+    alone = make(suite=Suite("toy", [task("bad", source=REFERENCE + "# refused\n")]))
+    alone.reset()
+    alone.step(program())
+    with pytest.raises(TaskError, match="no task of 'toy' is left that can be judged: toy/bad: its reference"):
+        alone.reset()
+
+
 # --- tasks ---
 
 
@@ -283,6 +302,7 @@ def test_a_random_task_is_never_drawn() -> None:
         ({"attempts": "2"}, "attempts is '2'; give a whole number from 1 on"),
         ({"reward": "speed"}, "unknown reward 'speed'; did you mean 'speedup'"),
         ({"precision": "fast"}, "unknown precision 'fast'; there are training, report, correct"),
+        ({"precision": None}, "unknown precision None; there are training, report, correct"),
         ({"split": "valid"}, "unknown split 'valid'; did you mean 'validation'"),
     ],
 )

@@ -9,12 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from cudal1_data import Suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation
 from cudal1_env.spaces import ObservationSpace
-from doubles.evaluator import RuleEvaluator, program, suite
+from doubles.evaluator import REFERENCE, RuleEvaluator, program, suite, task
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -190,6 +191,20 @@ def test_a_broken_machine_changes_nothing() -> None:
     observations, _, terminated, _, _ = envs.step((program(), program()))
     assert terminated.all()
     assert observations["attempt"].tolist() == [1, 1]
+
+
+def test_a_task_that_cannot_be_judged_truncates_its_episode_and_no_other() -> None:
+    tasks = Suite("toy", [task("add"), task("bad", source=REFERENCE + "# refused\n")])
+    envs = make(3, suite=tasks, autoreset_mode="SameStep")
+    drawn = (envs.reset(seed=seed)[1]["task"] == "toy/bad" for seed in range(40))
+    bad = next(one for one in drawn if one.sum() == 1)
+    observations, rewards, terminated, truncated, infos = envs.step((program(2.0),) * 3)
+    assert truncated.tolist() == bad.tolist()
+    assert terminated.tolist() == (~bad).tolist()
+    assert rewards.tolist() == np.where(bad, 0.0, 1.96).tolist()
+    assert infos["final_info"]["task_error"][bad].tolist() == ["toy/bad: its reference is too inaccurate"]
+    assert observations["task"] == ("toy/add",) * 3, "it is not drawn again"
+    assert len(envs.archive) == 2
 
 
 def test_seeds() -> None:

@@ -59,6 +59,31 @@ def evaluate_answers(
     return evaluations
 
 
+def evaluate_or_refuse(
+    evaluator: Evaluator,
+    jobs: Sequence[tuple[Task, str]],
+    *,
+    precision: Precision = "training",
+    max_source_chars: int = MAX_SOURCE_CHARS,
+    archive: Archive | None = None,
+) -> list[Evaluation | TaskError]:
+    """Judge answers like `evaluate_answers`, but return the error of a task that cannot be judged.
+
+    Such an error takes the other verdicts of a call with it, so the answers are then judged again one by one.
+    """
+
+    def judged(some: Sequence[tuple[Task, str]]) -> list[Evaluation | TaskError]:
+        try:
+            return list(evaluate_answers(evaluator, some, precision=precision, max_source_chars=max_source_chars))
+        except TaskError as error:
+            return [error] if len(some) == 1 else [outcome for job in some for outcome in judged([job])]
+
+    outcomes = judged(jobs)
+    if archive is not None:
+        archive.add_all([one for one in outcomes if isinstance(one, Evaluation)])
+    return outcomes
+
+
 def evaluate_each_answer(
     evaluator: EachEvaluator,
     jobs: Sequence[tuple[Task, str]],

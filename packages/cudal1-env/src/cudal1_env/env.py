@@ -12,9 +12,9 @@ from cudal1_data import Split, Suite, Task, UnknownTaskError, load_suite
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
 
-from cudal1_env.answers import MAX_SOURCE_CHARS, evaluate_answers
+from cudal1_env.answers import MAX_SOURCE_CHARS, evaluate_answers, evaluate_or_refuse
 from cudal1_env.archive import Archive
-from cudal1_env.errors import SettingsError, check_choice
+from cudal1_env.errors import SettingsError, TaskError, check_choice
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
 from cudal1_env.gate import find_audit, most_paid
@@ -100,8 +100,8 @@ def check_arguments(options: Mapping[str, Any]) -> None:
         SettingsError: An argument has a value that is not allowed, or two arguments contradict each other.
     """
     for name, known in (("split", Split), ("reward", Rule), ("precision", Precision)):
-        if (value := options.get(name)) is not None:
-            check_choice(name, value, get_args(known))
+        if options[name] is not None or name != "split":
+            check_choice(name, options[name], get_args(known))
     for name, least in (("attempts", 1), ("exemplars", 0), ("max_source_chars", 1)):
         value = options.get(name)
         if not isinstance(value, int) or value < least:
@@ -146,7 +146,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     out.
 
     ## Episode end
-    Terminated after `attempts` attempts; never truncated.
+    Terminated after `attempts` attempts. Truncated, with a reward of 0 and the reason in `info["task_error"]`, if the
+    judge refuses the task, for example because its reference is too inaccurate; the task is not drawn again.
 
     A failing program never raises: its failure is part of the record. A broken machine raises `MachineError`, and the
     attempt does not count.
@@ -233,6 +234,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt = 0
         self._last: Evaluation | None = None
         self._complaint: str | None = None
+        self.refused: dict[str, str] = {}
+        """Tasks that cannot be judged, with the reason. They are not drawn again."""
         self._closed = False
 
     @property
@@ -257,6 +260,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
             SettingsError: An option other than `task`.
             ClosedEnvironmentError: After `close`.
+            TaskError: No task is left that can be judged; or the named one cannot, which `seed_variants` finds out.
             MachineError: The machine broke while known variants were measured (`seed_variants`).
         """
         self._check_open()
@@ -267,16 +271,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         name = given.get("task")
         if not isinstance(name, str | None):
             raise SettingsError(f"the reset option 'task' is {name!r}; give the id of a task, as text")
-        if name is None:
-            playable = [task for task in self.tasks if "random" not in task.tags]
-            self._task = playable[int(self.np_random.integers(len(playable)))]
-        else:
-            self._task = self._named(name)
+        self._task = self._seeded(self._named(name)) if name is not None else self._drawn()
         self._attempt = 0
         self._last = None
         self._complaint = None if self.audit is None else self.audit.complaint(self._task)
-        if self._seeding is not None:
-            self._seed(self._task, self._seeding)
         return self._observation(), {"task": self.task.id, "level": self.task.level}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -285,17 +283,16 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         Raises:
             ResetNeeded: The episode is over, or none has begun.
             MachineError: The machine broke; the attempt does not count.
-            TaskError: The task's reference cannot be judged against.
         """
         job = self.job(action)
-        (evaluation,) = evaluate_answers(
+        (outcome,) = evaluate_or_refuse(
             self.evaluator,
             [job],
             precision=self.precision,
             max_source_chars=self.max_source_chars,
             archive=self.archive,
         )
-        return self.settle(evaluation)
+        return self.settle(outcome)
 
     def job(self, action: str) -> tuple[Task, str]:
         """Return the task and program to judge for an action: the first half of `step`.
@@ -309,12 +306,16 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             raise ResetNeeded(f"the episode ended after {self.attempts} attempts; call reset() before another step()")
         return self.task, action
 
-    def settle(self, evaluation: Evaluation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Apply the verdict on the current action: the second half of `step`.
+    def settle(self, evaluation: Evaluation | TaskError) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Apply the verdict on the current action, or the refusal of its task: the second half of `step`.
 
         A vector environment calls `job` on all its environments, judges all programs in one call, then calls `settle`
         on each.
         """
+        if isinstance(evaluation, TaskError):
+            self._attempt = self.attempts
+            self.refused[self.task.id] = str(evaluation)
+            return self._observation(), 0.0, False, True, {"level": self.task.level, "task_error": str(evaluation)}
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
@@ -348,11 +349,29 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         if self._closed:
             raise ClosedEnvironmentError("the environment is closed; make a new one")
 
-    def _seed(self, task: Task, seeding: Seeding) -> None:
+    def _drawn(self) -> Task:
+        """Draw a task that was not refused, and measure its known programs if that is wanted."""
+        while playable := [one for one in self.tasks if "random" not in one.tags and one.id not in self.refused]:
+            task = playable[int(self.np_random.integers(len(playable)))]
+            try:
+                return self._seeded(task)
+            except TaskError as error:
+                self.refused[task.id] = str(error)
+        raise TaskError(
+            f"no task of {self.suite.name!r} is left that can be judged: {'; '.join(self.refused.values())}"
+        )
+
+    def _seeded(self, task: Task) -> Task:
+        """Return the task after its known programs were measured, if that is wanted."""
+
         def measure(jobs: list[tuple[Task, str]]) -> None:
             evaluate_answers(self.evaluator, jobs, precision=self.precision, archive=self.archive)
 
-        seed_archive([task], self.archive, measure, device=self.device, have=available_needs(), seeding=seeding)
+        if self._seeding is not None:
+            seed_archive(
+                [task], self.archive, measure, device=self.device, have=available_needs(), seeding=self._seeding
+            )
+        return task
 
     def _observation(self) -> Observation:
         most = most_paid(self.audit, self.task)

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from cudal1_env.answers import evaluate_answers
+from cudal1_env.answers import evaluate_or_refuse
 from cudal1_env.archive import Archive
 from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, choose_evaluator, close_owned
 from cudal1_env.errors import SettingsError, check_choice
@@ -87,6 +87,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
                 for _ in range(num_envs - 1)
             )
             self.envs = [first, *others]
+            for env in self.envs:
+                env.refused = first.refused
             if first.audit is not None and isinstance(self._own, LocalEvaluator):
                 self._own.learn(first.audit)
         except BaseException:
@@ -158,30 +160,32 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
             )
         live = [i for i in range(self.num_envs) if not self._over[i]]
         first = self.envs[0]
-        evaluations = evaluate_answers(
+        outcomes = evaluate_or_refuse(
             self._evaluator,
             [self.envs[i].job(answers[i]) for i in live],
             precision=first.precision,
             max_source_chars=first.max_source_chars,
             archive=self.archive,
         )
-        verdicts = dict(zip(live, evaluations, strict=True))
+        settled = {i: self.envs[i].settle(outcome) for i, outcome in zip(live, outcomes, strict=True)}
 
         rewards = np.zeros(self.num_envs, dtype=np.float64)
-        over = np.zeros(self.num_envs, dtype=np.bool_)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        truncated = np.zeros(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
-            if i in verdicts:
-                self._observations[i], rewards[i], over[i], _, info = env.settle(verdicts[i])
-                if over[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            if i in settled:
+                self._observations[i], rewards[i], terminated[i], truncated[i], info = settled[i]
+                if (terminated[i] or truncated[i]) and self.autoreset_mode is AutoresetMode.SAME_STEP:
                     infos = self._add_info(infos, {"final_obs": self._observations[i], "final_info": info}, i)
                     self._observations[i], info = env.reset()
             else:
                 self._observations[i], info = env.reset()
             infos = self._add_info(infos, info, i)
+        over = terminated | truncated
         # SAME_STEP has already begun the next episode.
-        self._over = np.zeros_like(over) if self.autoreset_mode is AutoresetMode.SAME_STEP else over.copy()
-        return self._batched(), rewards, over, np.zeros_like(over), infos
+        self._over = np.zeros_like(over) if self.autoreset_mode is AutoresetMode.SAME_STEP else over
+        return self._batched(), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[str | None, ...]:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
         """Describe each sub-environment as text if `render_mode="ansi"`."""
