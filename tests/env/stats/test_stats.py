@@ -329,8 +329,8 @@ def test_calibration_finds_the_spread_and_not_the_noise():
     found = calibrate_spread(MODELS["process shifts"].trials(rng, 300, 25))
     assert found.sigma == pytest.approx(0.006, rel=0.15)
     assert 200 <= found.degrees_of_freedom <= 300
-    quiet = calibrate_spread(NoiseModel(arm=(Lognormal(0.01),)).trials(rng, 300, 25))
-    assert quiet.sigma < 0.0015
+    quiet = NoiseModel(arm=(Lognormal(0.01),))
+    assert statistics.median(calibrate_spread(quiet.trials(rng, 300, 25)).sigma for _ in range(9)) < 0.0015
     assert Spread.model_validate_json(found.model_dump_json()) == found
 
 

@@ -87,7 +87,7 @@ def estimate(
     - s^2 = (nu p + (L - 1) var(m_l)) / (nu + L - 1); for one trial that is p;
     - interval: point -+ t(1 - alpha_k / 2; nu + L - 1) s / sqrt(L), with alpha_k of `alpha_at`.
 
-    Assumptions: trials are independent, and the two samples of each pair ran in random order. The result does not
+    Assumptions: trials are independent, and the two samples of each pair follow each other. The result does not
     depend on the unit of time or the order of the trials; swapping the arms gives its reciprocal.
 
     Args:

@@ -107,8 +107,8 @@ class Centre:
 def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
     """Return the trimmed mean of a trial's log ratios, with a standard error corrected for autocorrelation.
 
-    The samples of a pair are neighbours in time and run in random order, so effects of the machine on both arms
-    (slow drift, noisy neighbours) nearly cancel and leave errors of random sign. Noise within one arm is handled as
+    The samples of a pair are neighbours in time, so effects of the machine on both arms (slow drift, noisy neighbours)
+    nearly cancel: a drift of 1 % over a trial of eight pairs leaves 0.06 %. Noise within one arm is handled as
     follows, for n pairs with log ratios d and g = floor(TRIM n):
 
     - centre: mean of d without its g smallest and g largest values. In simulations of 20 pairs its error is 7 % larger

@@ -114,7 +114,7 @@ class NoiseModel:
     """Where noises act; noises in the same place add up."""
 
     machine: tuple[Noise, ...] = ()
-    """Along time, on both arms: two samples per pair, in random order."""
+    """Along time, on both arms: two samples per pair, the reference's first."""
     arm: tuple[Noise, ...] = ()
     """Along the samples of each arm, drawn separately for each arm."""
     process: tuple[Noise, ...] = ()
@@ -132,11 +132,8 @@ class NoiseModel:
             latency_ms: Noiseless latency of the reference.
         """
         in_time = _total(self.machine, rng, 2 * pairs).reshape(pairs, 2)
-        reference_first = rng.random(pairs) < 0.5
-        reference = np.where(reference_first, in_time[:, 0], in_time[:, 1])
-        candidate = np.where(reference_first, in_time[:, 1], in_time[:, 0])
-        reference = reference + _total(self.arm, rng, pairs) + _total(self.process, rng, 1)
-        candidate = candidate + _total(self.arm, rng, pairs) + _total(self.process, rng, 1) - math.log(ratio)
+        reference = in_time[:, 0] + _total(self.arm, rng, pairs) + _total(self.process, rng, 1)
+        candidate = in_time[:, 1] + _total(self.arm, rng, pairs) + _total(self.process, rng, 1) - math.log(ratio)
         times_ms = (latency_ms * np.exp(np.stack([reference, candidate]))).tolist()
         return TrialSamples(tuple(times_ms[0]), tuple(times_ms[1]))
 

@@ -1,4 +1,4 @@
-"""One trial: paired samples of both arms in random order, the idle arm frozen.
+"""One trial: paired samples of both arms, in turn, the idle arm frozen.
 
 Order of a trial: the reference alone, as many samples of the candidate, pairs of samples, the candidate's death, the
 reference alone again. An empty sample with as many calls follows each sample of the reference, because the overhead
@@ -177,7 +177,7 @@ class Trial:
     tally: Tally
     """Counts the candidate's calls."""
     random: np.random.Generator
-    """Draws the order of the arms and the ends of chains."""
+    """Draws the ends of chains."""
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
     _last_sets: list[InputSet] = field(default_factory=list[InputSet])
     """Sets of the candidate's last sample; the reference's next one has the same."""
@@ -213,40 +213,34 @@ class Trial:
         )
 
     def _pairs(self, ready: int, enough: Callable[[TrialSamples], bool]) -> tuple[Pairs, list[GpuState]]:
-        """Measure pairs. The samples of a pair follow each other, so that drift of the machine affects both alike.
-
-        A sample after one of the same arm takes less time, so the order keeps the arms balanced: each odd pair swaps
-        the order of the previous pair, each even pair swaps it at random.
-        """
+        """Measure pairs of samples, which follow each other, so that drift of the machine affects both alike."""
         pairs, states = Pairs(), list[GpuState]()
-        candidate_first = self.random.random() < 0.5
         for pair in range(self.sizes.pairs):
             if pair == ready:
                 ready = min(pair + MORE_PAIRS, self.sizes.pairs)
                 self.sets.prepare((ready - pair) * self.sizes.sets)
-            if pair % 2 == 1 or self.random.random() < 0.5:
-                candidate_first = not candidate_first
-            self._pair(pairs, candidate_first=candidate_first)
+            self._pair(pairs)
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
             if self.tally.full_checks >= _WHOLE and enough(pairs.net()):
                 break
         return pairs, states
 
-    def _pair(self, pairs: Pairs, *, candidate_first: bool) -> None:
-        """Time the candidate on new sets, and the reference on those that the candidate had in the last pair.
+    def _pair(self, pairs: Pairs) -> None:
+        """Time the reference on the sets that the candidate had in the last pair, then the candidate on new ones.
 
         A candidate sees how long it was frozen. If the reference had the same sets first, that would show whether the
         candidate's outputs will be compared whole, or how many calls its chain has.
+
+        So each sample follows one of the other arm. After one of its own arm it takes up to 3 % less time or more. In
+        random order, the reference often came after its own empty samples, and seemed 0.5 % faster (docs/log.md, "Why a
+        program was slower than itself").
         """
         sets, last = self._next_sets(), self._last_sets
         self._last_sets = sets
-        for is_candidate in (candidate_first, not candidate_first):
-            if is_candidate:
-                samples = [self._of_candidate(part) for part in _parts(sets, len(sets) // self.sizes.repeats)]
-                pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
-            else:
-                pairs.reference.append(self._reference(last, len(last) // self.sizes.repeats))
+        pairs.reference.append(self._reference(last, len(last) // self.sizes.repeats))
+        samples = [self._of_candidate(part) for part in _parts(sets, len(sets) // self.sizes.repeats)]
+        pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
 
     def _next_sets(self) -> list[InputSet]:
         """Return the sets of the next pair. A chain ends at a secret set that is compared whole.

@@ -149,7 +149,6 @@ class Trials:
             candidate.open()
         pool.fit(self._device.free_bytes(), 3 * sizes.sets)
         sets = TrialSets(case, pool)
-        # Seeded by the system: the same order in all trials of a pool would favour one arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
             return trial.run(reference_s, lambda samples: self._enough(case, seen, sets, samples))
