@@ -194,7 +194,7 @@ def streamed(
         start: Where to begin.
         made: Converts each pair, in the process that renders it.
         workers: Processes that render ahead; 0 renders in this one.
-        ahead: Pairs that they render ahead, if tasks have as many as so far; but at least eight tasks a process.
+        ahead: Pairs that they render ahead, if tasks go on having as many; but at least eight tasks a process.
 
     Raises:
         CorpusError: The stream yields nothing.
@@ -228,10 +228,10 @@ def _rendered(
         pickle.dump((stream, made), file)
         file.flush()
         ahead: deque[tuple[int, Future[list[Any]]]] = deque()
-        number, pairs, tasks = first, 0, 0
+        number, tasks, pairs = first, 16, 8 * stream.per_task  # a guess, until more tasks are known
         try:
             while True:
-                most = max(8 * workers, min(pairs_ahead, pairs_ahead * tasks // max(1, pairs)))
+                most = max(8 * workers, min(pairs_ahead, pairs_ahead * tasks // pairs))
                 while len(ahead) < most:
                     ahead.append((number, pool.submit(_pairs_of, number)))
                     number += 1
