@@ -10,9 +10,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -21,9 +22,11 @@ from cudal1_data.corpus import Corpus
 from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure.timing import trials
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.sandbox import available_layers
 from cudal1_env.sandbox.cgroup import own_groups
+from cudal1_env.stats import TrialSamples, decide
 from doubles.judges import own_zygotes
 
 MARK = "OMP_CUDAL1_TEST"
@@ -216,10 +219,19 @@ def test_shared_memory_without_end_is_out_of_memory(bench: Bench) -> None:
     assert bench.settled(before) == before
 
 
-def test_texts_of_a_program_that_knows_secrets_are_not_kept(bench: Bench) -> None:
+@pytest.mark.parametrize("least", [1, 2])
+def test_texts_of_a_program_that_knows_secrets_are_not_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    def decided(found: Sequence[TrialSamples], *rest: Any, **more: Any) -> str:
+        wanted = decide(found, *rest, **more)
+        return "trial" if wanted == "stop" and len(found) < least else wanted
+
+    monkeypatch.setattr(trials, "decide", decided)
     source = HONEST.replace("return", "print(float(x[0, 0]), flush=True); return")
     record = bench.judge.evaluate(task(), source)
     assert record.status is Status.CORRECT
+    assert record.trials >= least
     assert len(record.stderr.split()) == 1, "expected the call on inputs of its own"
 
 

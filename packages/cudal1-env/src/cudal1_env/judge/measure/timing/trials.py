@@ -98,7 +98,7 @@ class Trials:
             check_memory(self._device, candidate)  # blames the candidate if it holds the missing memory
             raise
         finally:
-            built.stderr = candidate.worker.log
+            built.stderr = built.stderr or candidate.worker.log  # later trials have no call whose text may be shown
             built.prepared_s += candidate.prepared_s
             reference.close()
             candidate.close()
