@@ -77,7 +77,7 @@ def evaluation(
 
 
 class RuleEvaluator:
-    """Judges by the text alone: `# speedup 2.0` is believed, `# status CRASH` too, `# broken machine` raises.
+    """Judges by the text alone: `# speedup 2.0` counts, `# status CRASH` too, `# broken machine` raises.
 
     References with `# refused` are those of tasks that cannot be judged.
     """

@@ -222,7 +222,6 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
         if self.audit is not None and isinstance(self._own, LocalEvaluator):
             self._own.learn(self.audit)
-
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
             max_source_chars,
@@ -234,8 +233,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt = 0
         self._last: Evaluation | None = None
         self._complaint: str | None = None
-        self.refused: dict[str, str] = {}
-        """Tasks that cannot be judged, with the reason. They are not drawn again."""
+        self.refused: dict[str, str] = {}  # tasks that cannot be judged, with the reason; not drawn again
         self._closed = False
 
     @property
