@@ -10,7 +10,7 @@ from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.distributions import nature_of
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.tolerance import Seen
-from cudal1_worker.program.arm import execute
+from cudal1_worker.program.module import execute
 
 TASK = Path(__file__).parents[2] / "exploits" / "tasks" / "outlier_channel.py"
 CHANNEL = 64

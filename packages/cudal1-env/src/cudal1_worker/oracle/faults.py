@@ -19,7 +19,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.oracle.calls import tensors
 from cudal1_worker.oracle.models import Mode, same_bits
 from cudal1_worker.oracle.steps import Call
-from cudal1_worker.program.arm import Failure, describe_error
+from cudal1_worker.program.module import Failure, describe_error
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle

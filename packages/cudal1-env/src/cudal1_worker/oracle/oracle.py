@@ -44,7 +44,7 @@ from cudal1_worker.oracle.tolerance import (
 from cudal1_worker.oracle.unrounded import Unrounded
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
-from cudal1_worker.program.arm import Failure, describe_error, execute
+from cudal1_worker.program.module import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN, _AGAIN_HALF = 3, 16

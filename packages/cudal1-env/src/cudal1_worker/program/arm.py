@@ -9,10 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import sys
 import time
-import traceback
-import types
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -25,58 +22,10 @@ from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.overlap import Place, shared
 from cudal1_worker.program import state
 from cudal1_worker.program.cpu_side import CpuSide
-
-MODULE_NAME = "candidate"
-_ERROR_CHARS = 4000
+from cudal1_worker.program.module import Failure, describe_error, execute
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensor types without overridden attributes."""
-
-
-class Failure(Exception):
-    """A phase failed for a known reason (`kind`)."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
-def execute(source: str, wanted: str) -> types.ModuleType:
-    """Execute a program as a module from a file, so that `inspect.getsource` and Triton work.
-
-    Raises:
-        Failure: Of kind `syntax` or `no_code`; the program's own exceptions pass through.
-    """
-    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{MODULE_NAME}.py")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(source)
-    try:
-        code = compile(source, path, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Failure("syntax", f"{type(error).__name__}: {error}") from error
-    module = types.ModuleType(MODULE_NAME)
-    module.__file__ = path
-    sys.modules[MODULE_NAME] = module
-    exec(code, module.__dict__)
-    if wanted not in module.__dict__:
-        raise Failure("no_code", f"expected a program that defines `{wanted}`, found none")
-    return module
-
-
-def describe_error(error: BaseException) -> wire.Message:
-    """Return the message that reports an exception."""
-    if isinstance(error, Failure):
-        return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
-    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename.endswith(f"{MODULE_NAME}.py")), None)
-    where = f" (line {line})" if line is not None else ""
-    return {
-        "error": "memory" if memory else "raised",
-        "type": type(error).__name__,
-        "line": line,
-        "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
-    }
 
 
 class Arm:
