@@ -129,9 +129,9 @@ def test_a_search_that_is_interrupted_goes_on_from_its_folder(tmp_path: Path) ->
         _, said = begun.communicate(timeout=60)
     assert begun.returncode == 130, said
     assert f"what was judged is in {out}" in said
-    done = subprocess.run([*command, "--budget", "45s", "--json"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*command, "--budget", "90s", "--json"], capture_output=True, text=True, timeout=200)
     assert done.returncode in (0, 1, 75), done.stderr
     record = OptimizeRecord.model_validate_json(done.stdout)
-    assert record.spent_s < 60
+    assert record.spent_s < 110
     assert (out / "__init__.py").exists() == (record.outcome == "faster")
     assert (out / "report.md").read_text().startswith("# Scaled of mine.py")
