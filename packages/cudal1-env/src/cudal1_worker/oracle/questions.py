@@ -17,6 +17,7 @@ from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import PARTS, Part, Result
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, Place
+from cudal1_worker.program.module import current_line
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -73,6 +74,12 @@ class Step:
     is_product: bool = False
     share: float = 0.0
     """Share of the forward pass's time."""
+    line: int | None = None
+    """Line of the task's program that makes the call."""
+
+    def located(self, text: str) -> str:
+        """Return a text about the step, followed by its line."""
+        return text if self.line is None else f"{text} (line {self.line})"
 
 
 class Questions:
@@ -104,14 +111,16 @@ class Questions:
             alike[call.name, *(one.shape for one in (*tensors(call.args), *tensors(result)))].append(call.number)
             if call.number in wanted:
                 share = calls[call.number].seconds / whole
-                tested[call.number] = replace(self._step(call, tensors(result), kept), share=share)
+                step = self._step(call, tensors(result), kept)
+                tested[call.number] = replace(step, share=share, line=current_line())
             factors = call.operands if call.number in wanted and call.is_product else []
             for number, step in [curved.pop(one.data_ptr()) for one in factors if one.data_ptr() in curved]:
                 tested.setdefault(number, step).faults.append(
                     Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
                 )
             if omitted.is_curved(call):
-                curved[tensors(result)[0].data_ptr()] = call.number, Step(call.title, call.place, [])
+                step = Step(call.title, call.place, [], line=current_line())
+                curved[tensors(result)[0].data_ptr()] = call.number, step
             return result
 
         with Calls(change=look):

@@ -118,14 +118,17 @@ class Unseen:
             for step, faults in groupby(left, key=lambda fault: fault.step):
                 stand_in = None if step is None else self._result(one.others, step)
                 if step is not None and self._recurs(one, step, stand_in):
-                    return f"parts of {self._tested[step].name}, if they were another call's at other places"
+                    tested = self._tested[step]
+                    return tested.located(f"parts of {tested.name}, if they were another call's at other places")
                 passed += [fault for fault in faults if self._passes(one, fault, stand_in)]
                 if seed == seeds[-1] and (accepting or not all(map(is_scattered, passed))):
                     break
             left = self._that_save_time(passed)
             if not (accepting or left):
                 break
-        return accepting or next((fault.text for fault in left or []), "")
+        if accepting or not left:
+            return accepting or ""
+        return left[0].text if left[0].step is None else self._tested[left[0].step].located(left[0].text)
 
     def _that_save_time(self, passed: list[Fault]) -> list[Fault]:
         """Return faults without those in single elements and repeated steps, if these take little time together."""

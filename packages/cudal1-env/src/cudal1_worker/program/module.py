@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 
 import torch
 
@@ -50,8 +51,7 @@ def describe_error(error: BaseException) -> wire.Message:
     if isinstance(error, Failure):
         return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
     memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename.endswith(f"{MODULE_NAME}.py")), None)
+    line = _last_line(traceback.walk_tb(error.__traceback__))
     where = f" (line {line})" if line is not None else ""
     return {
         "error": "memory" if memory else "raised",
@@ -59,3 +59,13 @@ def describe_error(error: BaseException) -> wire.Message:
         "line": line,
         "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
     }
+
+
+def current_line() -> int | None:
+    """Return the line of the program that is being executed; None outside of it, and in compiled code."""
+    return _last_line(reversed([*traceback.walk_stack(None)]))
+
+
+def _last_line(frames: Iterable[tuple[types.FrameType, int]]) -> int | None:
+    lines = [line for frame, line in frames if frame.f_code.co_filename.endswith(f"{MODULE_NAME}.py")]
+    return lines[-1] if lines else None
