@@ -22,8 +22,8 @@ ONE_HOT = (
     f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return torch.softmax(x @ x.T, 1)\n"
     "def get_inputs():\n    return [torch.randn(256, 256)]\ndef get_init_inputs():\n    return []\n"
 )
-WRITES = (
-    f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return x.mul_(2.0)\n"
+DOUBLES = (
+    f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return x.mul(2.0)\n"
     "def get_inputs():\n    return [torch.randn(8, 16)]\ndef get_init_inputs():\n    return []\n"
 )
 
@@ -56,7 +56,7 @@ def test_a_task_is_refused_only_if_four_draws_are_unusable(monkeypatch: pytest.M
     told = iter(["its elements may err too much"] * unusable)
     monkeypatch.setattr(client, "fault", lambda *_: next(told, ""))
     with Judge(JudgeSettings(device="cpu")) as judge:
-        pool = judge._pools.take(Case(task(WRITES), "", "training"), None)
+        pool = judge._pools.take(Case(task(DOUBLES), "", "training"), None)
         if unusable == 3:
             assert len(pool.sets(0, 1)) == 1
         else:
@@ -81,16 +81,6 @@ def test_a_reference_is_correct_on_every_set() -> None:
             assert seen.correct, (one.index, one.distribution, seen)
             beyond_probes += seen.error > 400 * answer.reference_error
         assert beyond_probes > 0, "expected a set on which the probes' error says too little: else this shows nothing"
-
-
-@pytest.mark.slow
-def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None:
-    with Judge(JudgeSettings(device="cpu")) as judge:
-        pool = judge._pools.take(Case(task(WRITES), "", "training"), b"\1" * 16)
-        (one,) = pool.sets(0, 1)
-        x = one.inputs[: 4 * 8 * 16].view(np.float32)
-        assert one.answers[0].whole is not None
-        np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))
 
 
 @pytest.mark.slow

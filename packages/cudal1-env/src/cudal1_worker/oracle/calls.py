@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cudal1_worker.oracle.models import Mode, copied
+from cudal1_worker.oracle.models import Mode
 from cudal1_worker.oracle.steps import Call, Place, has_tensor, is_view, name_of
 
 _MAX_CALLS = 16
@@ -120,17 +120,16 @@ def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.d
 
     Args:
         run: Executes it.
-        values: Its inputs; each run gets a copy.
+        values: Its inputs.
         device: Where it runs.
     """
     element, runs, end = torch.ones(1, device=device), list[list[TimedCall]](), time.perf_counter() + _RUNS_S
     outside = 1.0
     while len(runs) < _RUNS or time.perf_counter() < end:
-        own = copied(values)
         with Calls(gpu=device.type == "cuda") as counted:
             element.neg()
             began = time.perf_counter()
-            run(own)
+            run(values)
             whole_s = time.perf_counter() - began
         inside_s = sum(call.seconds for call in counted.seen[1:]) + _SEEING_S * counted.operators
         outside = min(outside, 1.0 - inside_s / whole_s)

@@ -11,7 +11,7 @@ import torch
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import distributions, inputs
-from cudal1_worker.oracle.models import aliases, as_dtype, copied, kept_state, same_bits, unregistered
+from cudal1_worker.oracle.models import aliases, as_dtype, kept_state, same_bits, unregistered
 from cudal1_worker.program import state
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Mess
     work = torch.cuda.max_memory_allocated() - before
     oracle.double = any(out.dtype == torch.float64 for out in first)
     oracle.models = oracle.trio([plain, *(oracle.fresh_model(seed) for _ in range(1 + oracle.double))])
-    answers = oracle.exact(oracle.models.wide, copied(again))
-    others = oracle.exact(as_dtype(other_model, torch.float64), copied(again))
+    answers = oracle.exact(oracle.models.wide, again)
+    others = oracle.exact(as_dtype(other_model, torch.float64), again)
     if not seeded and not inputs.all_alike(answers, others, _AGREE):
         seeded = ["what the constructor draws"]
     del other_model, answers, others
@@ -111,7 +111,7 @@ def _read_again(
     with torch.no_grad():
         for name in moved:
             kept[name].copy_(1.5 * before[name] + 0.25)
-        same = inputs.all_alike(outputs, oracle.run(model, copied(values)))
+        same = inputs.all_alike(outputs, oracle.run(model, values))
         for name in moved:
             kept[name].copy_(before[name])
     return [] if same else moved

@@ -170,14 +170,14 @@ class FaultyRuns:
         They depend on it if one changes when the sign of the step's result is inverted.
         """
         plain, step, fault = self._oracle.models.plain, message["step"], message["fault"]
-        values, again = self._values(message), self._values(message)  # the reference may write to them
+        values = self._values(message)
         watched = Watched(lambda call: call.with_fault(fault))
         with Injection(step, watched):
             own = self._oracle.run(plain, values)
         if not watched.changed:
             return {"changes": False}
         with Injection(step, _opposite):
-            other = self._oracle.run(plain, again)
+            other = self._oracle.run(plain, values)
         pairs = zip(own, other, strict=True)
         return {"changes": any(not one.is_floating_point() and not torch.equal(one, two) for one, two in pairs)}
 

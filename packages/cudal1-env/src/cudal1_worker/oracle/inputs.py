@@ -44,6 +44,11 @@ def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
     return set(floating or [place for place, _ in tensors]) <= set(known)
 
 
+def versions(values: Sequence[Any]) -> list[int]:
+    """Return how often each tensor was written to; 0 for other values."""
+    return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
+
+
 def _same(one: torch.Tensor, other: Any) -> bool:
     return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
 

@@ -23,7 +23,7 @@ from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.description import describe
 from cudal1_worker.oracle.faults import FaultyRuns, Injection
-from cudal1_worker.oracle.models import Models, Widened, as_dtype, copied
+from cudal1_worker.oracle.models import Models, Widened, as_dtype
 from cudal1_worker.oracle.recurrence import recurrence
 from cudal1_worker.oracle.reference_error import error_of, moved_by, read, report, second_values
 from cudal1_worker.oracle.seeding import Seeds
@@ -228,13 +228,10 @@ class Oracle:
         divided by 2 ** 29: to first order, float32's roundings are the same but larger by this factor (Higham 2002,
         chapter 2).
         """
-        integers = not all(answer.is_floating_point() for answer in answers)
-        again = self.double or self.scans
-        given = copied(values) if again or integers else values
         if not self.double:
             half = any(limits.largest for limits in self.limits)
             with Unrounded(draws) if half else contextlib.nullcontext() as mode:
-                found = self.run(models.plain, given)
+                found = self.run(models.plain, values)
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
             if mode:
                 errors = list(map(mode.error, found, answers, errors))
@@ -242,8 +239,8 @@ class Oracle:
                 return found, errors
             others = map(error_of, self.scanned_by_doubling(values), answers)
             return found, [torch.maximum(one, other) for one, other in zip(errors, others, strict=True)]
-        found = self.run(models.plain, given)
-        narrow = [as_dtype(value, torch.float32) for value in copied(values)]
+        found = self.run(models.plain, values)
+        narrow = [as_dtype(value, torch.float32) for value in values]
         exact = self.exact(models.wide, narrow)
         rough = self.run(models.narrow, narrow)
         result: list[torch.Tensor] = []
@@ -271,7 +268,7 @@ class Oracle:
             return call.by_doubling() if own and call.terms else call.func(*call.args, **call.kwargs)
 
         with Injection(None, change):
-            return self.run(self.models.plain, copied(values))
+            return self.run(self.models.plain, values)
 
     def nearby(
         self, values: list[Any], answers: list[torch.Tensor], seed: int, allowed: Sequence[torch.Tensor | None]
@@ -299,7 +296,7 @@ class Oracle:
             moved = self.moved(values, seed + number, PLACES, own=True)
             pairs = zip(moved, values, strict=True)
             moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
-            right = self.exact(self.models.wide, copied(moved))
+            right = self.exact(self.models.wide, moved)
             found, errors = self.errors(self.models, moved, right, draws)
             for k, error in enumerate(errors):
                 if answers[k].is_floating_point():
@@ -353,7 +350,7 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, self.entries, values, answers, at)
-            own, errors = self.errors(models, copied(values) if one["nearby"] else values, answers)
+            own, errors = self.errors(models, values, answers)
             place = place[at + message["answer_bytes"] :]
             limits = self.allow(place, one, values, own, answers, errors, None)
             nearby, at_random = self.nearby(values, answers, one["seed"], limits) if one["nearby"] else (None, None)
@@ -440,10 +437,7 @@ class Oracle:
         """
         generator = torch.Generator(self.device).manual_seed(seed ^ _MOVES)
         pairs = zip(values, self.natures or [], strict=True)
-        return [
-            moved_by(value, places, generator, own=own) if nature.movable else copied([value])[0]
-            for value, nature in pairs
-        ]
+        return [moved_by(value, places, generator, own=own) if nature.movable else value for value, nature in pairs]
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
@@ -501,8 +495,16 @@ class Oracle:
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call a model once without gradients; return its output tensors."""
+        before = inputs.versions(values)
         with torch.no_grad():
             outputs = layout.flatten(model(*values))
+        pairs = zip(before, inputs.versions(values), strict=True)
+        if written := [place for place, (then, now) in enumerate(pairs) if then != now]:
+            raise Failure(
+                "task",
+                f"inputs must stay unchanged, and it writes to input {written[0]}; use operators that return another "
+                "tensor",
+            )
         for output in outputs:
             if not isinstance(output, torch.Tensor):
                 raise Failure("task", f"expected tensors from Model.forward, got {type(output).__name__}")

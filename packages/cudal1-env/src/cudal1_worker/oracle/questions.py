@@ -15,7 +15,6 @@ import torch
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import PARTS, Part, Result
-from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, Place
 from cudal1_worker.program.module import current_line
 
@@ -102,7 +101,7 @@ class Questions:
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
         calls, self.outside = timed(partial(self._oracle.run, model), values, self._oracle.device)
         self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
-        whole, wanted, own = sum(call.seconds for call in calls), chosen(calls, draw), copied(values)
+        whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
         curved = dict[int, tuple[int, Step]]()  # by address of the result
         alike = defaultdict[object, list[int]](list)
 
@@ -124,7 +123,7 @@ class Questions:
             return result
 
         with Calls(change=look):
-            self._oracle.run(model, own)
+            self._oracle.run(model, values)
         loops = (pairwise(numbers) for numbers in alike.values() if len(numbers) >= _REPEATED)
         for before, number in chain.from_iterable(loops):
             if number in wanted and not any(fault.extreme for fault in tested[number].faults):

@@ -37,7 +37,7 @@ class Variation:
         for other in others if self._others else ():  # one after another: inputs may be large
             for place, kept in self._others.items():
                 kept.append(other[place])
-        self._answers = exact(copied(self._values))
+        self._answers = exact(self._values)
 
     def most(self) -> list[float]:
         """Return for each tensor the maximum share of influential elements: 0.5 for symmetric ones."""
@@ -74,8 +74,7 @@ class Variation:
 
     def _differs(self) -> bool:
         return any(
-            differ(before, after)
-            for before, after in zip(self._answers, self._exact(copied(self._values)), strict=True)
+            differ(before, after) for before, after in zip(self._answers, self._exact(self._values), strict=True)
         )
 
 

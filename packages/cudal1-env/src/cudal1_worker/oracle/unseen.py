@@ -151,8 +151,8 @@ class Unseen:
 
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
-        answers = self._oracle.exact(self._oracle.models.wide, copied(values))
-        own, errors = self._oracle.errors(self._oracle.models, copied(values), answers)
+        answers = self._oracle.exact(self._oracle.models.wide, values)
+        own, errors = self._oracle.errors(self._oracle.models, values, answers)
         first = self._allowed(answers, errors, None)
         half = [one if limits.largest else None for one, limits in zip(first, self._oracle.limits, strict=True)]
         nearby, at_random = self._oracle.nearby(values, answers, seed, half)
@@ -179,7 +179,7 @@ class Unseen:
 
     def _accepting(self, one: _Set) -> str:
         """Return which output accepts another draw's values in too many elements; empty if none does."""
-        outputs = self._oracle.run(self._oracle.models.plain, copied(one.others))
+        outputs = self._oracle.run(self._oracle.models.plain, one.others)
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             if answer.is_floating_point() and one.finite[place] and answer.numel():
                 other = output.reshape(-1) != one.own[place].reshape(-1)
@@ -190,7 +190,7 @@ class Unseen:
 
     def _result(self, values: list[Any], step: int, operand: int | None = None) -> list[torch.Tensor]:
         """Return the result of a call for some inputs, or one of its operands."""
-        found, values = list[torch.Tensor](), copied(values)
+        found = list[torch.Tensor]()
 
         def keep(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
@@ -237,7 +237,7 @@ class Unseen:
         def answers(to: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor] | None:
             try:
                 with Calls(fault.twin, partial(omitted.with_results, to=to)):
-                    return self._oracle.exact(self._oracle.models.wide, copied(one.values))
+                    return self._oracle.exact(self._oracle.models.wide, one.values)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # the reference itself checks it
@@ -271,10 +271,9 @@ class Unseen:
 
     def _is_same(self, one: _Set, fault: Fault, run: Callable[..., Any]) -> bool:
         """Return whether outputs are the same to the last bit with `run` in a part of the fault's call."""
-        values = copied(one.values)
         try:
             with Calls(fault.step, partial(run, part=one.mask(fault))):
-                outputs = self._oracle.run(self._oracle.models.plain, values)
+                outputs = self._oracle.run(self._oracle.models.plain, one.values)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # it reaches a check, or there is no NaN
@@ -324,7 +323,7 @@ class Unseen:
             return None if unchanged else self._oracle.run(plain, values)
         if fault.before is not None:
             with Calls(change=omitted.Stale(fault.step, fault.before)):
-                outputs = self._oracle.run(plain, copied(one.values))
+                outputs = self._oracle.run(plain, one.values)
             return None if all(map(same_bits, outputs, one.own)) else outputs
         if fault.change is None and isinstance(fault.operand, int):
             run = partial(omitted.exchanged, operand=fault.operand)
@@ -339,12 +338,11 @@ class Unseen:
         change = Watched(run, compares=not fades)
         if fault.twin is not None:
             with Calls(fault.twin, change):
-                outputs = self._oracle.exact(self._oracle.models.wide, copied(one.values))
+                outputs = self._oracle.exact(self._oracle.models.wide, one.values)
             if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
                 return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
-        values = copied(one.values)
         with Calls(fault.step, change):
-            outputs = self._oracle.run(plain, values)
+            outputs = self._oracle.run(plain, one.values)
         return outputs if change.changed else None
 
     def _changes_answer(self, one: _Set, fault: Fault) -> bool:
