@@ -70,6 +70,22 @@ def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     assert "Traceback" not in printed.err
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("judge_url = 'localhost'", "is not the URL of a service"),
+        ("[judge]\nbaselnes = []", "the table [judge]: baselnes: no such setting; did you mean 'baselines'"),
+    ],
+)
+def test_a_run_with_invalid_settings_of_the_judge_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, said: str
+) -> None:
+    (tmp_path / "mine.toml").write_text(f"device = 'cpu'\n{config}\n")
+    assert typed(monkeypatch, "train", "--config", tmp_path / "mine.toml", "--run-dir", tmp_path / "new") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_resumed_run_is_compared_with_the_settings_that_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,11 @@ def test_a_later_config_file_goes_over_an_earlier_one(tmp_path: Path) -> None:
         load_settings([first, second])
 
 
+def test_a_contradiction_between_settings_is_named_in_plain_words() -> None:
+    with pytest.raises(ConfigError, match=r"invalid settings: evaluation: samples is 3 and temperature 0"):
+        load_settings(None, {"evaluation": {"samples": 3, "temperature": 0.0}})
+
+
 def test_messages_say_whose_config_files_they_name() -> None:
     """A user who installed wheels has no folder `configs`."""
     with pytest.raises(ConfigError, match=r"config.json of a run, or configs/quickstart.toml of the source repository"):

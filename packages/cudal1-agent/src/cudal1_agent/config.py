@@ -97,7 +97,7 @@ def _checked(values: Table, *, where: str) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        faults = "; ".join(map(_fault_text, error.errors()))
+        faults = faults_text(error, Settings())
         known = "config.json of a run, or configs/quickstart.toml of the source repository, lists all settings"
         raise ConfigError(f"{where}invalid settings: {faults} ({known})") from error
 
@@ -111,7 +111,12 @@ def read_configs(paths: Sequence[Path]) -> Table:
     return functools.reduce(merged, map(read_config, paths), {})
 
 
-def _fault_text(fault: ErrorDetails) -> str:
+def faults_text(error: ValidationError, defaults: BaseModel) -> str:
+    """Return the faults of settings that have these defaults, as part of a sentence."""
+    return "; ".join(_fault_text(fault, defaults) for fault in error.errors())
+
+
+def _fault_text(fault: ErrorDetails, defaults: BaseModel) -> str:
     """Return the fault of one setting; for an unknown name or choice, with the nearest known one."""
     place, given = fault["loc"], fault["input"]
     where = ".".join(map(str, place))
@@ -119,8 +124,8 @@ def _fault_text(fault: ErrorDetails) -> str:
         known = re.findall(r"'([^']*)'", fault["msg"])
         return f"{where}: unknown choice {given!r}; {did_you_mean(given, known)}"
     if fault["type"] != "extra_forbidden":
-        return f"{where}: {fault['msg']}"
-    model: Any = Settings()
+        return f"{where}: {fault['msg'].removeprefix('Value error, ')}"
+    model: Any = defaults
     for part in place[:-1]:
         model = getattr(model, str(part), None)
     known = list(type(model).model_fields) if isinstance(model, BaseModel) else []

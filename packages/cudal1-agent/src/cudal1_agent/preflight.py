@@ -13,7 +13,7 @@ from cudal1_agent.errors import ConfigError
 from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.policies.prompting import PromptBuilder
 from cudal1_agent.policies.transformers import LARGE, load_tokenizer, parameters_of, tokens_of
-from cudal1_agent.run.judge import stays_on_cpu
+from cudal1_agent.run.judge import judge_settings, stays_on_cpu
 from cudal1_agent.settings import EmbeddedModel, Settings
 
 GIB = 2**30
@@ -90,6 +90,7 @@ def check_settings(settings: Settings, folder: Path) -> None:
             except ConfigError as error:
                 raise ConfigError(f"[{name}]: {error}") from error
     lora_of(settings.peft)
+    judge_settings(settings)
     check_trackers(settings.report_to)
     if settings.policy.backend == "openai":
         raise ConfigError(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cudal1_data import DataError, Device, Suite
+from cudal1_env.errors import EnvError
 from cudal1_env.evaluator import EachEvaluator
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
@@ -72,16 +73,16 @@ def train(
     deadline = Deadline(seconds)
     with _opened(settings, run_dir, resume=resume, origin=origin, seconds=seconds) as folder:
         settings = folder.settings
-        device = program_device(settings)
+        judge = None
         try:
+            device = program_device(settings)
             tasks, selection = _checked_tasks(folder, device, suite, progress)
-        except (AgentError, DataError):
+            if evaluator is None:
+                evaluator = judge = make_judge(settings)
+        except (AgentError, DataError, EnvError):
             if not resume and origin is None:
                 folder.discard()
             raise
-        judge = None
-        if evaluator is None:
-            evaluator = judge = make_judge(settings)
         try:
             session = Session(
                 settings=settings,

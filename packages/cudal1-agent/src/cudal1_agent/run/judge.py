@@ -10,11 +10,12 @@ from cudal1_env import Archive
 from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
 
+from cudal1_agent.config import faults_text
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.settings import Settings
 
 if TYPE_CHECKING:
-    from cudal1_env.judge import Judge
+    from cudal1_env.judge import Judge, JudgeSettings
     from cudal1_env.remote import RemoteEvaluator
 
 
@@ -28,15 +29,26 @@ def make_judge(settings: Settings) -> Judge | RemoteEvaluator:
     if settings.judge_url:
         return _service(settings)
     from cudal1_env.gate import find_audit
-    from cudal1_env.judge import Judge, JudgeSettings
+    from cudal1_env.judge import Judge
 
-    try:
-        judge = Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
-    except ValidationError as error:
-        raise ConfigError(f"the table [judge] is not valid: {error}") from error
+    judge = Judge(judge_settings(settings))
     if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
         judge.learn(audit)
     return judge
+
+
+def judge_settings(settings: Settings) -> JudgeSettings:
+    """Return the settings of this machine's judge.
+
+    Raises:
+        ConfigError: The table `judge` of the settings is invalid.
+    """
+    from cudal1_env.judge import JudgeSettings
+
+    try:
+        return JudgeSettings.model_validate({"device": settings.device, **settings.judge})
+    except ValidationError as error:
+        raise ConfigError(f"invalid settings in the table [judge]: {faults_text(error, JudgeSettings())}") from error
 
 
 def program_device(settings: Settings) -> Device:

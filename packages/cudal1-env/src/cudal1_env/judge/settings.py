@@ -12,7 +12,7 @@ from cudal1_env.baselines import BaselineName
 class JudgeSettings(BaseModel):
     """How candidates are judged on this machine."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; `auto` takes a GPU when the judge supports one here."""
