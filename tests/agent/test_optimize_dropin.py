@@ -114,6 +114,8 @@ def test_a_folder_that_holds_something_else_is_refused(target: Target, tmp_path:
         OutFolder(tmp_path / "notes", target, "cpu")
     with pytest.raises(OptimizeError, match="a Python name, such as my_block"):
         OutFolder(tmp_path / "my-block", target, "cpu")
+    with pytest.raises(OptimizeError, match="a Python name, such as module_12_block"):
+        OutFolder(tmp_path / "12_Block", target, "cpu")
     OutFolder(tmp_path / "block", target, "cpu").begin()
     changed = read_target(str(module_file(tmp_path, MODULE.replace("tanh", "sin"))))
     with pytest.raises(OptimizeError, match="another version of Scaled"):

@@ -52,16 +52,17 @@ class Asked(BaseModel):
 def default_folder(target: Target) -> Path:
     """Return the default folder for a module's drop-in.
 
-    >>> snake("RMSNormBlock"), snake("Model")
-    ('rms_norm_block', 'model')
+    >>> snake("RMSNormBlock"), snake("Model"), snake("12_Gemm")
+    ('rms_norm_block', 'model', 'module_12_gemm')
     """
     return Path("optimized") / (snake(target.name) if target.name != "Model" else snake(target.path.stem))
 
 
 def snake(name: str) -> str:
-    """Return a name in lower case, with underscores between words."""
+    """Return a name in lower case, with underscores between words, as a Python name."""
     parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return re.sub(r"\W", "_", parts).lower()
+    text = re.sub(r"\W", "_", parts).lower()
+    return text if text.isidentifier() else f"module_{text}"
 
 
 class OutFolder:
