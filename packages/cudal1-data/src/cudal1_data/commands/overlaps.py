@@ -16,7 +16,7 @@ from cudal1_data.errors import BrokenTaskError
 from cudal1_data.progress import paced
 
 if TYPE_CHECKING:
-    from cudal1_data.task import Device
+    from cudal1_data.suite import Suite
     from cudal1_data.tracing import TaskGraph
 
 NOTES = "notes"
@@ -48,10 +48,13 @@ class Overlaps:
     def run(self) -> None:
         """Trace both suites and print the report."""
         from cudal1_data.dedup.overlaps import find_overlaps
+        from cudal1_data.sources import load_suite
         from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
 
-        graphs = _traced(self.spec, self.device, self.timeout_s)
-        if self.with_ == NOTES:
+        suite = load_suite(self.spec, device=self.device)
+        other = None if self.with_ == NOTES else load_suite(self.with_, device=self.device)
+        graphs = _traced(suite, self.spec, self.timeout_s)
+        if other is None:
             name, others = "kernelbench", known_graphs()
             mine = version("torch")
             if release(mine) != release(load_notes().torch):
@@ -61,17 +64,15 @@ class Overlaps:
                     file=sys.stderr,
                 )
         else:
-            name, others = self.with_, _traced(self.with_, self.device, self.timeout_s)
+            name, others = self.with_, _traced(other, self.with_, self.timeout_s)
         report = find_overlaps((self.spec, graphs), (name, others))
         print(report.model_dump_json() if self.json_ else report.text())
 
 
-def _traced(spec: str, device: Device, timeout_s: float = _TIMEOUT_S) -> list[TaskGraph]:
-    """Return the graphs of a suite's tasks; report progress."""
-    from cudal1_data.sources import load_suite
+def _traced(suite: Suite, spec: str, timeout_s: float = _TIMEOUT_S) -> list[TaskGraph]:
+    """Return the graphs of a suite's tasks; report progress under the name `spec`."""
     from cudal1_data.tracing import trace_tasks
 
-    suite = load_suite(spec, device=device)
     report_broken(suite)
     return list(paced(trace_tasks(suite, timeout_s=timeout_s), len(suite), f"tasks of {spec} traced"))
 
@@ -98,7 +99,9 @@ class Trace:
         Raises:
             BrokenTaskError: No task could be traced.
         """
-        found = _traced(self.spec, self.device)
+        from cudal1_data.sources import load_suite
+
+        found = _traced(load_suite(self.spec, device=self.device), self.spec)
         if found and all(one.memory is None for one in found):
             others = f"; {len(found) - 1} more tasks neither" if len(found) > 1 else ""
             raise BrokenTaskError(f"{found[0].id} cannot be traced: {found[0].error}{others}; mend its reference")
