@@ -64,7 +64,10 @@ def test_export_folder_is_a_checkout(tmp_path: Path, checkout: Path) -> None:
     [
         (["show", "starter/diag_matmull"], "did you mean starter/diag_matmul"),
         (["show", "starter/diag_matmul", "--size", "N=x"], "invalid size"),
-        (["show", "starter/diag_matmul", "--size", "Q=1"], "no top-level integer constant for ['Q']"),
+        (
+            ["show", "starter/diag_matmul", "--size", "Q=1"],
+            "defines no integer constant Q at its top level; its constants",
+        ),
         (["show", "starter"], "not one task"),
         (["list", "no/such/folder"], "unknown suite 'no/such/folder'"),
         (["export", "starter", "tasks.txt"], "ends in .jsonl or .parquet"),
@@ -74,6 +77,7 @@ def test_export_folder_is_a_checkout(tmp_path: Path, checkout: Path) -> None:
         (["list", "--memory-gib", "nan"], "give a memory above 0 GiB"),
         (["list", "--memory-gib", "inf"], "give a memory above 0 GiB"),
         (["export", "starter", "tasks.jsonl", "--memory-gib", "0"], "give a memory above 0 GiB"),
+        (["overlaps", "starter:diag_matmul", "--with", "startr"], "unknown suite 'startr'"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
@@ -245,6 +249,14 @@ def test_ten_reasons_and_a_count(capsys: pytest.CaptureFixture[str], release_fil
     assert told[-1] == "left out: 20 more, 30 in all"
 
 
+def test_tags_of_a_program_that_begins_with_a_byte_order_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text("import torch\n\n\nclass ModelNew(torch.nn.Module): ...\n", encoding="utf-8-sig")
+    assert main(["tags", str(tmp_path / "mine.py")]) == 0
+    assert "pytorch" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("time", ["-1", "0", "nan", "inf"])
 def test_a_time_that_none_can_wait_for(capsys: pytest.CaptureFixture[str], time: str) -> None:
     assert main(["overlaps", "starter:diag_matmul", f"--timeout-s={time}"]) == 2
@@ -267,8 +279,8 @@ def test_a_scaled_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "said"),
     [
         (["build", "corpus.txt", "starter"], "name a file that ends in .parquet or .jsonl"),
-        (["build", "corpus.jsonl", "starter", "--per-task", "0"], "at least one correct program"),
-        (["build", "corpus.jsonl", "starter", "--failures", "-1"], "0 or more failures"),
+        (["build", "corpus.jsonl", "starter", "--per-task", "0"], "--per-task is 0; give at least 1"),
+        (["build", "corpus.jsonl", "starter", "--failures", "-1"], "--failures is -1; give at least 0"),
         (["merge", "bundled", "records.jsonl"], "name a file that ends in .parquet or .jsonl"),
     ],
 )

@@ -135,7 +135,7 @@ def copied(tmp_path: Path) -> Path:
         ("task.toml", "[variants.broadcast]", "[variants.other]", r"files without a table: \['broadcast'\]"),
         ("task.toml", "{ N = 768, M = 768 }", "{ N = 700, M = 768 }", "sizes.cpu.default must equal"),
         ("task.toml", "{ N = 512, M = 1024 }", "{ N = 512 }", "for cpu is no other size of this task; set M, N"),
-        ("reference.py", "N = 768", "N = 760 + 8", r"no top-level integer constant for \['N'\]"),
+        ("reference.py", "N = 768", "N = 760 + 8", "defines no integer constant N at its top level"),
         ("reference.py", "get_init_inputs", "get_init", "does not define get_init_inputs"),
         ("variants/plain.py", "ModelNew", "Model", "defines no ModelNew"),
     ],

@@ -156,8 +156,8 @@ def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
     if left:
         known = ", ".join(f"{name} = {value}" for name, value in integer_constants(tree).items())
         raise BrokenTaskError(
-            f"{where}: no top-level integer constant for {sorted(left)} of the size; "
-            + (f"use some of {known}" if known else "the program has none: leave the size out")
+            f"{where} defines no integer constant {', '.join(sorted(left))} at its top level; "
+            + (f"its constants are {known}" if known else "it has none: leave the size out")
         )
     return "".join(lines)
 
@@ -210,6 +210,4 @@ def check_reference(source: str, *, where: str) -> None:
             defined.update(alias.asname or alias.name for alias in node.names)
     missing = [name for name in REQUIRED_NAMES if name not in defined]
     if missing:
-        raise BrokenTaskError(
-            f"{where} is no task: it does not define {', '.join(missing)}; a task defines {', '.join(REQUIRED_NAMES)}"
-        )
+        raise BrokenTaskError(f"{where} is no task: it does not define {', '.join(missing)}; add what is missing")

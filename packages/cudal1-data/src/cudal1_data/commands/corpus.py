@@ -56,11 +56,9 @@ class Build:
         from cudal1_data.sources import load_suite
 
         check_ending(self.out)
-        if self.failures < 0 or (self.per_task is not None and self.per_task < 1):
-            raise DataError(
-                "each task needs at least one correct program and 0 or more failures, not "
-                f"--per-task {self.per_task} --failures {self.failures}"
-            )
+        for name, value, least in (("--per-task", self.per_task, 1), ("--failures", self.failures, 0)):
+            if value is not None and value < least:
+                raise DataError(f"{name} is {value}; give at least {least}")
         start = time.monotonic()
         known = load_corpus(self.out) if self.out.exists() else Corpus()
         tasks: dict[tuple[str, str], Task] = {}

@@ -101,7 +101,7 @@ class TagCommand:
         from cudal1_data.task import parse
         from cudal1_data.techniques import classify
 
-        text = self.file.read_text(encoding="utf-8", errors="replace")
+        text = self.file.read_text(encoding="utf-8-sig", errors="replace")
         reference = None if self.task is None else load_task(self.task).source
         parse(text, where=str(self.file))
         tags = classify(text, reference)

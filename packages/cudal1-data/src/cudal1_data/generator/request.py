@@ -167,8 +167,8 @@ def _family(name: str) -> str:
         near = nearest(name, FAMILIES)
         raise UnknownSuiteError(
             f"generated: unknown family {name!r}; "
-            + (f"did you mean {', '.join(near)}? " if near else "")
-            + f"The families are {', '.join(FAMILIES)}; + joins several"
+            + (f"did you mean {', '.join(near)}? The" if near else "the")
+            + f" families are {', '.join(FAMILIES)}; + joins several"
         )
     return name
 
