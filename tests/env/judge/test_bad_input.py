@@ -402,3 +402,21 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
             main()
         assert ended.value.code == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("--max-queue=0", "--max-queue is 0; give at least 1"),
+        ("--max-body-bytes=-1", "--max-body-bytes is -1; give at least 4096"),
+        ("--deadline-s=nan", "--deadline-s is nan; give a finite number above 0"),
+    ],
+)
+def test_serve_names_the_limit_that_it_refuses(
+    limit: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cudal1-env", "serve", "--device", "cpu", "--port", "0", limit])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"cudal1-env: {words}\n"

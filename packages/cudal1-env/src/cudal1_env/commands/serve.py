@@ -118,11 +118,15 @@ class Serve:
         from cudal1_env.service.server import Server, listen, url_of
         from cudal1_env.service.store import Store
 
-        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or not 0 < self.limits.deadline_s < math.inf:
-            raise SettingsError(
-                f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s finite and above 0, got "
-                f"{self.limits.max_queue}, {self.limits.max_body_bytes} and {self.limits.deadline_s}"
-            )
+        limits = self.limits
+        for name, value, least in (
+            ("--max-queue", limits.max_queue, 1),
+            ("--max-body-bytes", limits.max_body_bytes, 4096),
+        ):
+            if value < least:
+                raise SettingsError(f"{name} is {value}; give at least {least}")
+        if not 0 < limits.deadline_s < math.inf:
+            raise SettingsError(f"--deadline-s is {limits.deadline_s:g}; give a finite number above 0")
         tokens = read_tokens(self.address.token_file, self.address.host)
         if self.address.token_file is not None and self.address.token_file.stat().st_mode & 0o077:
             log(f"other users of this machine may read the token file; type: chmod 600 {self.address.token_file}")
