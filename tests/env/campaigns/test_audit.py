@@ -441,5 +441,7 @@ def test_where_an_audit_is_found(tmp_path: Path, report_file: Path) -> None:
     assert find_audit("auto", str(tmp_path)) is None
     (tmp_path / "audit.json").write_text(text)
     assert find_audit("auto", str(tmp_path)) == audited("scan")
-    with pytest.raises(RecordError, match="cudal1-env audit"):
+    with pytest.raises(RecordError, match=r"^\S*tasks\.jsonl is not the file of an audit: .*; `cudal1-env audit"):
         CudaOptEnv(suite(), evaluator=RuleEvaluator(), audit=table)
+    with pytest.raises(RecordError, match=r"^cannot read \S*none\.json: No such file or directory; `cudal1-env audit"):
+        find_audit(tmp_path / "none.json", "toy")

@@ -55,7 +55,7 @@ def test_a_missing_file_or_one_of_other_conditions_is_refused_and_nothing_is_wri
     outcomes_file(other, "cuda").add(line("h01_a", device="cuda"))
     with pytest.raises(RecordError, match="holds results of protocol .*, cuda, not of .*, cpu; give another file"):
         outcomes_file(out, "cpu", join=[other])
-    with pytest.raises(RecordError, match=r"cannot read .*missing\.jsonl"):
+    with pytest.raises(RecordError, match=r"^cannot read \S*missing\.jsonl: No such file or directory$"):
         outcomes_file(out, "cpu", known=[tmp_path / "missing.jsonl"])
     with pytest.raises(RecordError, match="give another --out"):
         outcomes_file(other, "cpu")

@@ -209,9 +209,7 @@ def load_audit(path: str | Path) -> AuditReport:
     try:
         return report_of(read_results(Path(path), AUDIT_FORM))
     except RecordError as error:
-        raise RecordError(
-            f"{path} is not an audit: {error}; write one by `cudal1-env audit SUITE --out FILE`"
-        ) from error
+        raise RecordError(f"{error}; `cudal1-env audit SUITE --out FILE` writes an audit") from error
 
 
 def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> AuditReport | None:

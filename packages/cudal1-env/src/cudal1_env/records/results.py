@@ -157,7 +157,7 @@ def _data(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise RecordError(f"cannot read {path}: {error}") from error
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _parsed(path: Path, data: bytes, form: Form[Line], fix: str) -> Iterator[tuple[Line | None, int]]:
