@@ -20,7 +20,7 @@ from cudal1_env.errors import MachineError, TooLargeError
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
+from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts, mps_runs
 from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.measure.headroom import memory_missing, usual_memory
 from cudal1_env.judge.measure.timing.trials import Trials
@@ -62,6 +62,12 @@ WHOLE = GpuFacts(
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_is_told_which_driver_is_needed() -> None:
+    with pytest.raises(MachineError, match=r"^torch finds no NVIDIA GPU with a driver for CUDA [\d.]+ or later; "):
+        gpu_facts()
 
 
 def test_a_gpu_with_good_settings_is_not_refused() -> None:

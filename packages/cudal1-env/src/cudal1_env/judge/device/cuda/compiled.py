@@ -19,13 +19,13 @@ def compiled(source: str, architecture: str) -> bytes:
         _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"judge.cu", 0, [], [])
         (status,) = nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture={architecture}".encode()])
     except RuntimeError as error:  # the library is not there
-        raise MachineError(f"expected NVRTC beside torch, got: {error}; install torch with CUDA") from error
+        raise MachineError(f"cannot load NVRTC: {error}; install a torch that was built for CUDA") from error
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
         text = log.decode("utf-8", "replace").strip("\0 \n")
-        raise MachineError(f"expected NVRTC to compile for {architecture}, got {status.name}: {text}")
+        raise MachineError(f"NVRTC cannot compile the judge's kernel for {architecture}: {status.name}: {text}")
     _, size = nvrtc.nvrtcGetCUBINSize(program)
     binary = b" " * size
     nvrtc.nvrtcGetCUBIN(program, binary)

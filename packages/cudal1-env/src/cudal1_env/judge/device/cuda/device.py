@@ -75,8 +75,8 @@ class CudaDevice(Device):
             self.masks = Masks(self.masks_binary)
         except self.faults as error:
             raise MachineError(
-                f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
-                f"{facts.foreign_processes} foreign processes are there: wait for them, or choose another GPU"
+                f"cannot start a context on GPU-{self.identity}: {type(error).__name__}: {error}; "
+                f"{facts.foreign_processes} foreign processes use it: wait for them, or choose another GPU"
             ) from error
         self.locks = (f"gpu-{self.identity}",)
         # Torch detects this only where a GPU is visible; nvcc also runs in workers without one.

@@ -96,21 +96,21 @@ def gpu_facts() -> GpuFacts:
     torch: Any = importlib.import_module("torch")
     if not torch.cuda.is_available():
         raise MachineError(
-            f"expected an NVIDIA GPU and its driver, new enough for CUDA {torch.version.cuda}, torch finds none; look "
-            "at nvidia-smi, or use device='cpu'"
+            f"torch finds no NVIDIA GPU with a driver for CUDA {torch.version.cuda} or later; look at nvidia-smi, or "
+            "use device='cpu'"
         )
     try:
         properties: Any = torch.cuda.get_device_properties(0)
     except RuntimeError as error:
         raise MachineError(
-            f"expected CUDA to start, got: {error}; does another process use the GPU for itself (nvidia-smi)?"
+            f"CUDA does not start: {error}; nvidia-smi shows whether another process has the GPU to itself"
         ) from error
     nvml = Nvml(str(properties.uuid))
     try:
         return _facts(properties, nvml)
     except nvml.fault as error:
         raise MachineError(
-            f"expected a driver that tells about GPU-{properties.uuid}, got: {error}; install a driver that NVML knows"
+            f"the driver does not describe GPU-{properties.uuid}: {error}; install another driver"
         ) from error
 
 

@@ -40,7 +40,7 @@ class Nvml:
             self._handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except pynvml.NVMLError as error:
             raise MachineError(
-                f"expected NVML to know GPU-{uuid}, got: {error}; is the driver whole, and the GPU not divided (MIG)?"
+                f"NVML does not know GPU-{uuid}: {error}; turn MIG off, or install the driver again"
             ) from error
 
     def state(self) -> GpuState:
