@@ -100,7 +100,10 @@ def encode(value: Any) -> Any:
         raw = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
         shape = list(value.shape)
         return {"array": base64.b64encode(raw).decode(), "of": name_of(value.dtype), "shape": shape}
-    raise TypeError(f"expected numbers, text, lists, tuples, dicts, dtypes or tensors, got {type(value).__name__}")
+    raise TypeError(
+        f"a value of get_inputs() or get_init_inputs() is of type {type(value).__name__}; use numbers, text, lists, "
+        "tuples, dicts, dtypes and tensors"
+    )
 
 
 def decode(value: Any) -> Any:

@@ -189,11 +189,29 @@ def test_a_machine_without_memory_for_a_block_is_too_small_for_the_task(judge: A
     assert pool.private_inputs().size
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[torch.randn(4, 8)]", "[[torch.randn(4, 8)]]", "file/odd: input 0 of get_inputs() is a list with tensors; "),
+        ("return [2.0]", "return [object()]", "a value of get_inputs() or get_init_inputs() is of type object; "),
+        ("* self.scale", "* self.scale, None", "file/odd: an output of Model.forward is of type NoneType; "),
+        ("import torch\n", "import torsch\n", "file/odd: the reference failed in its import: ModuleNotFoundError"),
+        ("nn.Linear(8, 8)", "nn.Linear(8)", "file/odd: the reference failed in its constructor or first call: TypeE"),
+    ],
+)
+def test_a_reference_that_cannot_be_judged_is_described_in_its_authors_words(
+    judge: AuditJudge, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(TaskError) as caught:
+        ask_everything(judge, task("odd", SOURCE.replace(old, new, 1)))
+    assert said in str(caught.value)
+
+
 def test_texts_of_an_oracle_can_be_written_anywhere(judge: AuditJudge) -> None:
     raises = SOURCE.replace(
         "        return self", "        raise ValueError('\\ud800' + 'x' * 1_000_000)\n        return self"
     )
-    with pytest.raises(TaskError, match="failed in describe: ValueError: [?]xxx") as caught:
+    with pytest.raises(TaskError, match="failed in its constructor or first call: ValueError: [?]xxx") as caught:
         ask_everything(judge, task("raises", raises))
     assert len(str(caught.value).encode()) < 5000
     assert len(replies.Failure(error="raised", text="\ud800" * 10_000_000).text.encode()) < 5000

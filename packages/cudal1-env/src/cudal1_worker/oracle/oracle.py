@@ -507,7 +507,8 @@ class Oracle:
             )
         for output in outputs:
             if not isinstance(output, torch.Tensor):
-                raise Failure("task", f"expected tensors from Model.forward, got {type(output).__name__}")
+                kind = type(output).__name__
+                raise Failure("task", f"an output of Model.forward is of type {kind}; return tensors only")
         return [output.detach() for output in outputs]
 
     def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:

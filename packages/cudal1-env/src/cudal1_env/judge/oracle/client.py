@@ -104,6 +104,10 @@ class Request:
     """Whether tolerances also count the reference's errors on moved inputs; this takes four times as long."""
 
 
+_STEPS = {"build": "its import", "describe": "its constructor or first call", "make": "a call on new inputs"}
+"""What the reference does in the requests during which it usually fails."""
+
+
 class RaisedError(TaskError):
     """The reference raised an exception; the oracle still accepts requests."""
 
@@ -198,7 +202,8 @@ class OracleClient:
             failure = replies.Failure.model_validate(answer)
         except (Dead, Late, wire.BadMessage, ValidationError) as error:
             raise self._lost(op, error) from None
-        text = f"{self.task.id}: the reference failed in {op}: {failure.text}"
+        about = "" if failure.error == "task" else f"the reference failed in {_STEPS.get(op, op)}: "
+        text = f"{self.task.id}: {about}{failure.text}"
         raise TooLargeError(text) if failure.error == "memory" else RaisedError(text)
 
     def disturbed(self, op: str, why: str) -> EnvError:
@@ -208,20 +213,20 @@ class OracleClient:
     def _lost(self, op: str, error: Dead | Late | wire.BadMessage | ValidationError) -> EnvError:
         """Return the error for an oracle that answers no more, and end the process."""
         self.worker.kill()  # a late answer would be taken for that to the next request
-        about = f"{self.task.id}: the reference"
+        about, step = f"{self.task.id}: the reference", _STEPS.get(op, op)
         if self.worker.interrupted:
             self._gone = partial(WorkerLostError, f"{self.task.id}: the judge ended the oracle during {op}")
         elif isinstance(error, Late):
-            self._gone = partial(TaskError, f"{about} took over {self._timeout_s:g} s in {op}")
+            self._gone = partial(TaskError, f"{about} took over {self._timeout_s:g} s in {step}")
         elif not isinstance(error, Dead):
             why = replies.why_malformed(error) if isinstance(error, ValidationError) else error
             self._gone = partial(TaskError, f"{about} disturbs its channel in {op}: {why}")
         elif error.how.get("signal") == signal.SIGKILL:
             # The system's lack of memory and the task's own limits cannot be told apart.
             why = "most likely for its memory or by a limit that it set"
-            self._gone = partial(TooLargeError, f"{about} was killed in {op}, {why}")
+            self._gone = partial(TooLargeError, f"{about} was killed in {step}, {why}")
         else:
-            self._gone = partial(TaskError, f"{about} ended its process ({error}) in {op}")
+            self._gone = partial(TaskError, f"{about} ended its process ({error}) in {step}")
         return self._gone()
 
     def _check_room(self, size_bytes: int) -> None:
