@@ -76,7 +76,7 @@ def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
 def test_environments_of_a_process_share_one_judge() -> None:
     before = children()
     task = load_task("starter/diag_matmul")
-    with contextlib.closing(LocalEvaluator("cpu")) as one, contextlib.closing(LocalEvaluator("cpu")) as other:
+    with LocalEvaluator("cpu") as one, LocalEvaluator("cpu") as other:
         assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
         alone = children()
         assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"

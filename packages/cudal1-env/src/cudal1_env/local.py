@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cudal1_data import Task
 
@@ -68,6 +68,14 @@ class LocalEvaluator:
                 return
             del _shared[key]
         shared.judge.close()
+
+    def __enter__(self) -> Self:
+        """Return this evaluator."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def _judge(self) -> Judge:
         """Return this process's judge, starting it if there is none."""
