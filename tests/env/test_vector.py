@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -208,10 +208,10 @@ def test_a_task_that_cannot_be_judged_truncates_its_episode_and_no_other() -> No
 
 
 def test_seeds() -> None:
-    def tasks(seed: int | list[int | None]) -> list[str]:
+    def tasks(seed: int | Sequence[int | None]) -> list[str]:
         return make(4).reset(seed=seed)[1]["task"].tolist()
 
-    assert tasks(3) == tasks([3, 4, 5, 6])
+    assert tasks(3) == tasks([3, 4, 5, 6]) == tasks((3, 4, 5, 6))
     assert tasks([3, 3, 3, 3]) == [tasks(3)[0]] * 4
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -105,25 +105,25 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
     def reset(
         self,
         *,
-        seed: int | list[int | None] | None = None,
+        seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode in each sub-environment, or in those that `options={"reset_mask": mask}` selects.
 
         Args:
-            seed: Seed of the first sub-environment, from which the others count up; or a list with one for each.
+            seed: Seed of the first sub-environment, from which the others count up; or a sequence with one for each.
             options: Other options go to every sub-environment that is reset.
 
         Raises:
-            ValueError: The length of the list of seeds, or of the mask, is not `num_envs`.
+            ValueError: The number of seeds, or the length of the mask, is not `num_envs`.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         rest = dict(options or {})
         mask = self._mask(rest.pop("reset_mask", None))
-        if isinstance(seed, list):
-            seeds = seed
+        if seed is None:
+            seeds = [None] * self.num_envs
         else:
-            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+            seeds = seed if isinstance(seed, Sequence) else [seed + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(
                 f"there are {len(seeds)} seeds for {self.num_envs} sub-environments; pass one for each, or one number"
