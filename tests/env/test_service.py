@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import documents
 import pytest
@@ -29,7 +29,7 @@ from cudal1_env import Archive, CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.cli import main
 from cudal1_env.errors import MachineError, SettingsError, TaskError
 from cudal1_env.judge import JudgeSettings
-from cudal1_env.records import Status
+from cudal1_env.records import Precision, Status
 from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.service.access import read_tokens
 from cudal1_env.service.dispatch import Dispatcher
@@ -92,6 +92,8 @@ def test_a_remote_evaluator_returns_what_the_judge_says(service: Running) -> Non
         assert remote.device == "cpu"
         assert remote.about.model == MODEL
         assert remote.evaluate(ADD, program(2.0), precision="correct").speedup is None
+        with pytest.raises(SettingsError, match="unknown precision 'corect'; did you mean 'correct'"):
+            remote.evaluate(ADD, program(2.0), precision=cast("Precision", "corect"))
 
 
 def test_the_client_of_the_documents_prints_a_verdict(

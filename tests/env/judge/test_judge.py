@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from cudal1_data import load_suite
 from cudal1_env.campaigns.replay import replay
-from cudal1_env.errors import SandboxError, TaskError, TooLargeError
+from cudal1_env.errors import SandboxError, SettingsError, TaskError, TooLargeError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
@@ -28,7 +28,7 @@ from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.client import OracleClient
 from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
 from cudal1_env.judge.oracle.samples import InputSet
-from cudal1_env.records import Evaluation, Status
+from cudal1_env.records import Evaluation, Precision, Status
 from doubles.judges import QUICK, own_zygotes
 from task_programs import ADD, LINEAR, candidate, reference
 
@@ -161,6 +161,14 @@ def test_a_random_reference_and_a_broken_one_are_task_errors(judge: Judge) -> No
     broken = reference("return x[0] @ x[0].t()[:3]", "[torch.randn(64, 32)]")
     with pytest.raises(TaskError, match="reference failed"):
         judge.evaluate(broken.model_copy(update={"id": "file/broken"}), candidate("return x[0]"))
+
+
+def test_an_unknown_precision_is_refused_by_name(judge: Judge) -> None:
+    unknown, words = cast("Precision", "corect"), "unknown precision 'corect'; did you mean 'correct'"
+    with pytest.raises(SettingsError, match=words):
+        judge.evaluate(ADD, candidate("return x[0]"), precision=unknown)
+    with pytest.raises(SettingsError, match=words):
+        judge.evaluate_many([(ADD, candidate("return x[0]"))], precision=unknown)
 
 
 def test_an_interrupt_ends_a_verdict_at_once() -> None:

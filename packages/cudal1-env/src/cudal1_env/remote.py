@@ -16,13 +16,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
 from pydantic import TypeAdapter, ValidationError
 
-from cudal1_env.errors import MachineError, SettingsError, TaskError
+from cudal1_env.errors import MachineError, SettingsError, TaskError, check_choice
 from cudal1_env.evaluator import ByEach
 from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Precision
 from cudal1_env.wire import MAX_JOBS, About, Order, Orders, Outcome, Outcomes, Refusal
@@ -180,6 +180,7 @@ class RemoteEvaluator(ByEach):
     # --- jobs --------------------------------------------------------------------------------------------------
 
     def _order(self, task: Task, source: str, precision: Precision) -> Order:
+        check_choice("precision", precision, get_args(Precision))
         program = source.encode("utf-8", "replace").decode()  # UTF-8 cannot encode lone surrogates
         reference_sha256 = digest(task.source)
         with self._lock:

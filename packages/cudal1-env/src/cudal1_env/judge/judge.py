@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError, printable
+from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError, check_choice, printable
 from cudal1_env.evaluator import ByEach
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
@@ -336,6 +336,7 @@ class Judge(ByEach):
     # --- building ----------------------------------------------------------------------------------------------
 
     def _case(self, task: Task, source: str, precision: Precision) -> Case:
+        check_choice("precision", precision, get_args(Precision))
         self._builder.zygote.start()
         machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
         sha256 = reference_sha256(task)
