@@ -159,7 +159,7 @@ class Serve:
             url = url_of(self.address.host, address.getsockname()[1])
             log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
             server.run(sockets=[address])
-        log("stopped; what judges had taken is finished")
+        log("stopped after the jobs that judges had begun")
         return 0
 
     def _slots(self, device: Device, settings: JudgeSettings, audits: Sequence[AuditReport]) -> list[Slot]:
