@@ -17,9 +17,11 @@ from cudal1_env.adapters.kernelbench import eval_kernel_against_ref, result_of, 
 from cudal1_env.adapters.trl import environment_factory, speed_reward
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.local import LocalEvaluator
 from cudal1_env.remote import RemoteEvaluator
 from doubles.evaluator import REFERENCE, RuleEvaluator, evaluation, program, suite
 from env.services import serving
+from task_programs import ADD
 
 CHECKOUT = "CUDAL1_KERNELBENCH"
 """Environment variable with the folder of a checkout of KernelBench."""
@@ -77,6 +79,16 @@ def test_the_kernelbench_function_answers_in_its_form() -> None:
     assert failed.metadata["status"] == "BUILD_ERROR"
     with pytest.raises(SettingsError, match="precision"):
         eval_kernel_against_ref(REFERENCE, program(), precision="torch.float16", evaluator=evaluator)
+
+
+def test_the_kernelbench_function_takes_an_answer_without_a_program() -> None:
+    with LocalEvaluator("cpu") as evaluator:
+        nothing = eval_kernel_against_ref(ADD.source, None, evaluator=evaluator)
+    assert (nothing.compiled, nothing.correctness) == (False, False)
+    assert (nothing.metadata["status"], nothing.metadata["message"]) == (
+        "NO_CODE",
+        "the program defines no `ModelNew`",
+    )
 
 
 def test_the_kernelbench_function_asks_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

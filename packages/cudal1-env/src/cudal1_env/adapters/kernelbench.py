@@ -44,7 +44,7 @@ class KernelExecResult(BaseModel):
 
 def eval_kernel_against_ref(
     original_model_src: str,
-    custom_model_src: str,
+    custom_model_src: str | None,
     *_: Any,
     measure_performance: bool = False,
     precision: Any = None,
@@ -55,7 +55,7 @@ def eval_kernel_against_ref(
 
     Args:
         original_model_src: The reference.
-        custom_model_src: The program.
+        custom_model_src: The program; None, which KernelBench extracts from an answer without one, is `NO_CODE`.
         measure_performance: Whether to time it.
         precision: None or torch.float32: tasks keep the dtypes that they declare.
         evaluator: The judge; None takes the service of `CUDAL1_URL`, or this machine.
@@ -70,7 +70,8 @@ def eval_kernel_against_ref(
     name = f"file/{digest(original_model_src)[:16]}"
     task = Task(id=name, source=original_model_src, name=name, level=1, origin="file")
     judge = evaluator or shared_evaluator(os.environ.get(URL, ""))
-    return result_of(judge.evaluate(task, custom_model_src, precision="report" if measure_performance else "correct"))
+    kind = "report" if measure_performance else "correct"
+    return result_of(judge.evaluate(task, custom_model_src or "", precision=kind))
 
 
 def result_of(record: Evaluation) -> KernelExecResult:

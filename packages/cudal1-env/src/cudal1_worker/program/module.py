@@ -42,7 +42,7 @@ def execute(source: str, wanted: str) -> types.ModuleType:
     sys.modules[MODULE_NAME] = module
     exec(code, module.__dict__)
     if wanted not in module.__dict__:
-        raise Failure("no_code", f"expected a program that defines `{wanted}`, found none")
+        raise Failure("no_code", f"the program defines no `{wanted}`")
     return module
 
 
