@@ -72,6 +72,13 @@ def test_help_imports_nothing_heavy_and_each_command_shows_an_example(package: s
 
 
 @pytest.mark.parametrize("package", COMMANDS)
+def test_positional_arguments_are_named_after_what_they_are(package: str) -> None:
+    for command, text in help_texts(package)[0].items():
+        section = re.search(r"positional arguments .*?\n(.*?)\n\W*\n", text, re.DOTALL)
+        assert section is None or not re.search(r"\b(STR|PATH)\b", section[1]), command
+
+
+@pytest.mark.parametrize("package", COMMANDS)
 def test_commands_with_many_options_show_them_in_groups(package: str) -> None:
     for command, text in help_texts(package)[0].items():
         options = set(re.findall(r"^\W? (--[a-z][\w-]*)", text, re.MULTILINE))

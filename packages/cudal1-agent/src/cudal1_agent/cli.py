@@ -45,7 +45,7 @@ class Machine:
     """Where programs run and are judged."""
 
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, STATED_DEFAULT] = None
-    """Device that runs programs and trains the policy (default: auto)."""
+    """Device of the programs and the policy (default: auto)."""
     judge_url: Annotated[str | None, STATED_DEFAULT] = None
     """Judge service (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
 
@@ -187,7 +187,7 @@ class Evaluate:
     Example: cudal1-agent evaluate runs/20261125-101500 --json
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN|MODEL")]
     """Run directory (its last finished stage), RUN@STAGE, folder of a model, or hub name."""
     config: Annotated[tuple[Path, ...], STATED_DEFAULT] = ()
     """TOML files with evaluation settings; a later file overrides an earlier one (default: the run's settings)."""
@@ -234,7 +234,7 @@ class Report:
     Example: cudal1-agent report runs/one runs/two --out comparison.html
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Run directories; the others are compared with the first."""
     out: Annotated[Path | None, STATED_DEFAULT] = None
     """File for the page (default: report.html in the run directory; for several runs, comparison.html here)."""
@@ -257,7 +257,7 @@ class Watch:
     Example: cudal1-agent watch runs/one
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory; it need not exist yet."""
     once: bool = False
     """Print one frame and end."""

@@ -35,7 +35,7 @@ class List:
     Example: cudal1-data list starter:level1 --json
     """
 
-    spec: Positional[str] = "starter"
+    spec: Annotated[Positional[str], tyro.conf.arg(metavar="[SUITE]")] = "starter"
     """starter, kernelbench, generated (`generated:softmax+scan?n=20&seed=7`), a folder, or a .jsonl, .parquet or .py
     file; append `:level1` to select."""
     scale: int = 1
@@ -67,7 +67,7 @@ class Show:
     Example: cudal1-data show starter/diag_matmul --variants
     """
 
-    task: Positional[str]
+    task: Annotated[Positional[str], tyro.conf.arg(metavar="TASK")]
     """Task id (starter/diag_matmul), SUITE:TASK, or a task file."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device whose default size to show."""
@@ -104,9 +104,9 @@ class Export:
     Example: cudal1-data export 'generated?n=200&seed=7' tasks.parquet
     """
 
-    spec: Positional[str]
+    spec: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
     """Suite to write, as for `list`."""
-    out: Positional[Path]
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
     """A .jsonl or .parquet file with KernelBench's columns, or a new folder in KernelBench's layout. In a folder,
     split, tags and sizes in ids are lost; a file keeps them."""
     device: Literal["cpu", "cuda"] = "cpu"

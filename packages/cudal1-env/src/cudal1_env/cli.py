@@ -41,9 +41,9 @@ class Evaluate:
     Example: cudal1-env evaluate starter/diag_matmul examples/diag_matmul.py
     """
 
-    task: tyro.conf.Positional[str]
+    task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
     """Task id (starter/diag_matmul) or the path of a task file in KernelBench's form."""
-    file: tyro.conf.Positional[Path]
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PROGRAM")]
     """The program: Python text that defines ModelNew."""
     json: bool = False
     """Print the whole record as JSON."""
@@ -99,7 +99,7 @@ class Replay:
     Example: cudal1-env replay record.json
     """
 
-    record: tyro.conf.Positional[Path]
+    record: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECORD")]
     """File with a record on its last line."""
     json: bool = False
     """Print the comparison as JSON."""

@@ -57,7 +57,7 @@ class Optimize:
     Example: cudal1-agent optimize examples/optimize/focal_loss.py --budget 5m
     """
 
-    file: tyro.conf.Positional[str]
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
     """FILE.py, or FILE.py:Class where it defines several modules."""
     out: Annotated[Path | None, STATED_DEFAULT] = None
     """Folder to write, named like a package (default: optimized/NAME). The same command continues its search."""

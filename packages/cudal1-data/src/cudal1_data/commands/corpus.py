@@ -36,10 +36,13 @@ class Build:
     Example: cudal1-data corpus build pairs.parquet starter
     """
 
-    out: Positional[Path]
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
     """A .parquet or .jsonl file. An existing file gains missing pairs and keeps its evaluations. Its programs from
     records get the family, level, split and overlap of the built tasks."""
-    suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
+    suites: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = (
+        "starter",
+        "generated?n=160",
+    )
     """Suites, as for `list`."""
     device: Literal["cpu", "cuda"] = "cuda"
     """Device whose default sizes to use."""
@@ -137,7 +140,7 @@ class StatsCommand:
     Example: cudal1-data corpus stats bundled
     """
 
-    corpus: Positional[Path]
+    corpus: Annotated[Positional[Path], tyro.conf.arg(metavar="CORPUS")]
     """A .parquet or .jsonl file of pairs, or `bundled`."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
@@ -158,9 +161,9 @@ class Merge:
     Example: cudal1-data corpus merge pairs.parquet records.jsonl
     """
 
-    corpus: Positional[Path]
+    corpus: Annotated[Positional[Path], tyro.conf.arg(metavar="CORPUS")]
     """A .parquet or .jsonl file of pairs; created if missing."""
-    records: Positional[tuple[Path, ...]]
+    records: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RECORDS ...")]
     """Files of records from `cudal1-env verify`, `sweep` or `evaluate`."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
@@ -197,9 +200,9 @@ class ExportCorpus:
     Example: cudal1-data corpus export bundled dataset --verified
     """
 
-    corpus: Positional[Path]
+    corpus: Annotated[Positional[Path], tyro.conf.arg(metavar="CORPUS")]
     """A .parquet or .jsonl file of pairs, or `bundled`."""
-    out: Positional[Path]
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
     """A .parquet or .jsonl file, or a new or empty folder."""
     verified: bool = False
     """Export only pairs that a judge on a GPU found correct."""
@@ -250,7 +253,7 @@ class Verify:
     Example: cudal1-data corpus verify pairs.parquet --limit 20
     """
 
-    corpus: Positional[Path]
+    corpus: Annotated[Positional[Path], tyro.conf.arg(metavar="CORPUS")]
     """A .parquet or .jsonl file of pairs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device on which programs run."""

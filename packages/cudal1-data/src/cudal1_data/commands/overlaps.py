@@ -34,7 +34,7 @@ class Overlaps:
     Example: cudal1-data overlaps starter
     """
 
-    spec: Positional[str]
+    spec: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
     """Suite to check, as for `list`."""
     with_: Annotated[str, tyro.conf.arg(name="with")] = NOTES
     """Suite to compare with; `notes` for the KernelBench graphs in this package."""
@@ -86,7 +86,7 @@ class Trace:
     Example: cudal1-data trace starter/diag_matmul
     """
 
-    spec: Positional[str]
+    spec: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
     """Task or suite, as for `list`."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device whose default sizes to trace."""

@@ -43,7 +43,7 @@ class TagCommand:
     Example: cudal1-data tags bundled --json
     """
 
-    file: Positional[Path]
+    file: Annotated[Positional[Path], tyro.conf.arg(metavar="FILE")]
     """A program (.py), a corpus (`bundled`, .parquet, .jsonl), a table with a column of programs (.jsonl, .parquet), or
     records of verdicts (.jsonl)."""
     column: str = DEFAULT_COLUMN

@@ -29,7 +29,7 @@ class Audit(Campaign):
     Example: cudal1-env audit starter --device cpu --out audit.json
     """
 
-    suite: tyro.conf.Positional[str]
+    suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
     """Suite of tasks, as for `cudal1-data list`."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; an audit applies only to the audited size of a task."""

@@ -39,7 +39,7 @@ class Sweep(Campaign):
     Example: cudal1-env sweep records.jsonl --only level1 --out verdicts.jsonl
     """
 
-    file: tyro.conf.Positional[Path]
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """CUDA-L1's release, another table with a column of programs (.jsonl, .parquet), or cudal1's records (.jsonl)."""
     column: str = "custom_code"
     """Column of the programs."""

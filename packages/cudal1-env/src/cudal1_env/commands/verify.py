@@ -36,7 +36,7 @@ class Verify(Campaign):
     Example: cudal1-env verify pairs.parquet --out records.jsonl --limit 20
     """
 
-    corpus: tyro.conf.Positional[Path]
+    corpus: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CORPUS")]
     """Corpus from `cudal1-data corpus build`, with the same device's sizes."""
     out: Path
     """File of the verdicts, one per line; pairs in it are not judged again."""
