@@ -251,7 +251,7 @@ REFERENCES: list[tuple[str, str, str]] = [
     ("random", with_forward("nn.functional.dropout(x, 0.5)"), "function of the inputs"),
     ("counts", with_forward("x * self.n", before="self.n = getattr(self, 'n', 0) + 1"), "counts its calls"),
     ("stateful", POWER_ITERATION, "parametrizations.weight.0._u, lin.parametrizations.weight.0._v, which each call"),
-    ("writes", with_forward("x.tanh_() * 2"), "it writes to input 0"),
+    ("writes", with_forward("x.tanh_() * 2"), "the reference writes to input 0"),
     ("nested", TASK_FILE.replace("[torch.randn(64, 512)]", "[{'x': torch.randn(64, 512)}]"), "a dict with tensors"),
     ("raises", with_forward("torch.no_such_function(x)"), "no_such_function"),
     ("exits", with_forward("x", before="__import__('os')._exit(0)"), "ended"),
