@@ -72,6 +72,7 @@ FULL_RULES = """\
 - The outputs must equal the reference's for every input; otherwise the score is 0.
 - Each call must do the whole computation: nothing may be kept from one run to the next, and nothing may be left
   running when `forward` returns.
+- Each call writes every element of its outputs, and leaves its inputs unchanged.
 - Batch size, dimensions and every other hyper-parameter stay as they are.
 - Register every parameter and buffer of `Model` in the constructor of `ModelNew`, with the same names, shapes and
   dtypes; their order does not matter, and further ones are allowed. They are given new values after construction:
