@@ -144,7 +144,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         Raises:
             ClosedEnvironmentError: After `close`.
             ResetNeeded: An episode is over and autoreset is disabled, or no episode has begun.
-            MachineError: The machine broke; no attempt counts, no state has changed.
+            MachineError: The machine broke. While answers are judged, no attempt counts and no state changes. While the
+                next episodes begin (`seed_variants`), reset all sub-environments.
         """
         if isinstance(actions, str):
             raise TypeError("expected one action for each sub-environment, got a single text; pass a tuple of texts")

@@ -502,8 +502,8 @@ class Oracle:
         if written := [place for place, (then, now) in enumerate(pairs) if then != now]:
             raise Failure(
                 "task",
-                f"inputs must stay unchanged, and the reference writes to input {written[0]}; use operators that return "
-                "another tensor",
+                f"inputs must stay unchanged, and the reference writes to input {written[0]}; use operators that "
+                "return a new tensor",
             )
         for output in outputs:
             if not isinstance(output, torch.Tensor):
