@@ -295,7 +295,7 @@ class Settings(Frozen):
     """Allow training on test data: on a suite without training tasks (KernelBench), and on tasks that overlap the test
     suite. All output of the run is marked `trained_on_test`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that runs programs and trains the policy; `auto` uses a GPU if there is one."""
+    """Device of the programs and the policy; `auto` uses a GPU if there is one."""
     stages: tuple[StageName, ...] = Field(default=STAGES, min_length=1)
     """Stages to run, in this order."""
     model: str | None = None

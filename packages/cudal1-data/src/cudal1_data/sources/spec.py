@@ -101,7 +101,7 @@ def load_suite(
     if ids is not None:
         suite = _chosen(suite, ids)
     if not suite and not suite.broken:
-        raise UnknownTaskError(f"the selection of {text!r} leaves no task")
+        raise UnknownTaskError(f"the selection of {text!r} leaves no task; leave out a level or a name")
     if scale != 1 or memory_bytes is not None:
         suite = scaled_suite(suite, scale=scale, memory_bytes=memory_bytes)
     return suite
