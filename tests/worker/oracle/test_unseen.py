@@ -50,6 +50,7 @@ SHOWN = {
     "keys before each query": "torch.softmax((x @ w / 8).masked_fill(torch.ones(64, 64).triu(1) > 0, -9e9), -1) @ t",
     "places only": "torch.cat([t.gather(1, x.argsort(-1)), t.gather(1, w.topk(4).indices)], -1)",
     "the last row": "torch.relu(x @ w)[-1]",
+    "a norm of groups, whose statistics are further results": "torch.nn.functional.group_norm(x.view(4, 16, 64), 4)",
     "a norm in half precision": "torch.nn.functional.layer_norm(x.bfloat16(), (64,))",
     "zeros like an input": "x.exp() + torch.zeros_like(x).mul(2)",
     "signs of squares": "torch.nn.functional.lp_pool1d(x[None], 2, 2)",

@@ -117,7 +117,7 @@ class Derivative(Mode):
     def __init__(self, device: torch.device, *, ends: bool = False) -> None:
         super().__init__()
         self._ends: dict[int, torch.Tensor] | None = {} if ends else None
-        """Shadows of such values, by their identity."""
+        """Shadows of such values that another operator reads, by their identity. What none reads may be unused."""
         self._is_copying = False
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         """What all watched values depend on."""
@@ -161,7 +161,6 @@ class Derivative(Mode):
                     self._ends.pop(id(own), None)
             else:
                 self._ends |= {id(own): own for own in read}
-            self._ends |= {id(own): own for own in (*made, *written) if own.requires_grad}
         return found
 
     def _shadow(self, one: torch.Tensor) -> torch.Tensor:
@@ -173,8 +172,6 @@ class Derivative(Mode):
         """Pass a tensor's present value and its gradient to `note`, when `backward` knows it; call it in the mode."""
         if not self._shadow(value).requires_grad:
             value.add_(self._zero)
-            if self._ends is not None:  # nothing has read it yet
-                self._ends.pop(id(self._shadow(value)), None)
         self._is_copying = True  # a copy is no value that the reference reads
         self._shadow(value).register_hook(partial(note, value.clone()))
         self._is_copying = False
@@ -183,7 +180,8 @@ class Derivative(Mode):
         """Differentiate a random sum of outputs over their tolerances, or of the ends over their norms."""
         if allowed is None:
             assert self._ends is not None
-            outputs = [one for one in self._ends.values() if one.is_floating_point()]
+            returned = {id(own): own for own in map(self._shadow, outputs) if own.requires_grad}
+            outputs = [one for one in (self._ends | returned).values() if one.is_floating_point()]
             allowed = [one.detach().norm().expand(one.numel()) for one in outputs]
         else:
             outputs = list(map(self._shadow, outputs))
