@@ -16,6 +16,7 @@ from cudal1_worker.oracle.omitted import (
     operands,
     straightened,
     ways,
+    with_lower,
     without,
 )
 from cudal1_worker.oracle.steps import Call
@@ -102,6 +103,30 @@ def test_the_quarter_of_the_tiles_on_which_a_product_depends_least_is_left_out()
     assert (found == 0.0)[:32, 160:].all()
     assert (found > 0.0)[:32, :96].all()
     assert (found == 0.0).double().mean() == 0.25
+
+
+def test_a_part_of_a_factor_is_rounded_and_the_rest_is_not() -> None:
+    x, late = torch.randn(4, 64), torch.arange(64) >= 16
+    found = with_lower(Call(aten.mm.default, (x, torch.eye(64)), {}), 0, "bfloat16", late)
+    torch.testing.assert_close(found, torch.where(late, x.bfloat16().float(), x), rtol=0.0, atol=0.0)
+
+
+def test_operands_of_a_call_that_is_no_product_are_left_out_where_they_matter_least() -> None:
+    rows, share = torch.arange(16).view(2, 8), torch.tensor([[1.0, 1e-9, 0.5, 1e-8, 0.3, 1e-9, 0.2, 1e-9]] * 2)
+    table, starts = torch.rand(16, 4) + 1.0, torch.tensor([0, 8])
+    args = (table, rows.flatten(), starts, False, 0, False, share.flatten())
+    call = Call(aten._embedding_bag.default, args, {})
+    assert list(operands(call)) == [0, 6]
+    value, gradient = _of_operands(call, torch.ones(2, 4))[6]
+    part = least(value * gradient, (("_embedding_bag", 0), 6))["the least elements"]
+    assert 1 <= part.sum() <= 4  # not those with the largest gradients
+    assert share.flatten()[part].max() < 1e-7
+    torch.testing.assert_close(without(call, 6, part)[0], call.func(*args)[0])
+
+
+def test_a_call_without_a_derivative_has_no_gradients() -> None:
+    call = Call(aten.histc.default, (torch.rand(64), 8), {})
+    assert _of_operands(call, torch.ones(8)) == {}
 
 
 def test_tiles_and_indices_without_effect_are_not_among_the_least() -> None:

@@ -66,7 +66,7 @@ class Calls(Mode):
         self._number = number
         self._change = change
         self._gpu = gpu
-        self._is_done = False
+        self.is_done = False
         """Whether the one call to change is behind."""
         self._count = 0
         self._of_name = Counter[str]()
@@ -74,7 +74,7 @@ class Calls(Mode):
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
         self.operators += bool(func._schema.returns)
-        if self._is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
+        if self.is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)
         number, place = self._count, (name, self._of_name[name])
@@ -83,7 +83,7 @@ class Calls(Mode):
         if self._change is not None:
             if self._number not in (None, number, place):
                 return func(*args, **kwargs)
-            self._is_done = self._number is not None
+            self.is_done = self._number is not None
             return self._change(Call(func, args, kwargs, number, place))
         call = Call(func, args, kwargs)
         result = func(*args, **kwargs)

@@ -227,7 +227,7 @@ def _gradients(
 
     def note(target: Target, call: Call | None, value: torch.Tensor, gradient: torch.Tensor) -> None:
         found[target] = value, gradient
-        if call is not None and call.kind == "product":
+        if call is not None and target == (call.place, Result(0)) and call.has_operands:
             calls[call.place] = call, gradient
 
     def watch(target: Target, value: torch.Tensor, call: Call | None = None) -> None:
@@ -253,7 +253,10 @@ def _gradients(
 
 
 def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return a product's factors and the gradients by them, and weights that stand for the mask of fused attention."""
+    """Return a call's operands and the gradients by them, and weights that stand for the mask of fused attention.
+
+    It returns nothing for a call without a derivative.
+    """
     found: dict[int | str, tuple[torch.Tensor, torch.Tensor]] = {}
     args, leaves = list(call.args), dict[int, torch.Tensor]()
     for name, operand in operands(call).items():
@@ -262,10 +265,17 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[to
             continue
         weights, change = scores_of(call).softmax(-1), gradient @ call.args[2].mT
         found[name] = weights, change - (weights * change).sum(-1, keepdim=True)
-    with torch.enable_grad():
-        # A sum, because torch imports sympy for the gradients of tensors: 0.7 s or, without byte code, 2.4 s.
-        total = (results(call.func(*args, **call.kwargs))[0] * gradient.conj()).sum().real
-    gradients = torch.autograd.grad(total, list(leaves.values()))
+    try:
+        with torch.enable_grad():
+            # A sum, because torch imports sympy for the gradients of tensors: 0.7 s or, without byte code, 2.4 s.
+            total = (results(call.func(*args, **call.kwargs))[0] * gradient.conj()).sum().real
+        gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        if call.kind == "product":
+            raise
+        return found
     return found | {name: (leaf.detach(), own) for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}
 
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from cudal1_worker.oracle.calls import results, tensors
 from cudal1_worker.oracle.models import same_bits
-from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call
+from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call, rounded
 
 TILE = 32
 """Side of a tile, and number of adjacent terms that a sample has in common: programs do not read less at a time."""
@@ -223,13 +223,13 @@ def by_halves(call: Call) -> Any:
 
 
 def without(call: Call, operand: int | str, part: torch.Tensor, *, fill: float = 0.0) -> Any:
-    """Execute a product without a part of a factor, or fused attention without a part of its mask.
+    """Execute a call without a part of an operand, or fused attention without a part of its mask.
 
     Args:
         call: The call.
-        operand: The factor's position, or the mask's name.
+        operand: The operand's position, or the mask's name.
         part: Mask of the part.
-        fill: Factor in place of the part's.
+        fill: What replaces the part.
     """
     if isinstance(operand, str):
         return call.func(
@@ -241,7 +241,7 @@ def without(call: Call, operand: int | str, part: torch.Tensor, *, fill: float =
 
 
 def exchanged(call: Call, operand: int, part: torch.Tensor, other: torch.Tensor) -> Any:
-    """Execute a product with a part of another call's factor, or without that part if the other call has the same."""
+    """Execute a call with a part of another call's operand, or without that part if the other call has the same."""
     args = list(call.args)
     own = args[operand]
     args[operand] = torch.where(part, torch.zeros_like(own) if same_bits(own, other) else other, own)
@@ -249,7 +249,12 @@ def exchanged(call: Call, operand: int, part: torch.Tensor, other: torch.Tensor)
 
 
 def operands(call: Call) -> dict[int | str, torch.Tensor]:
-    """Return a product's factors by position, and by its name the mask that fused attention adds to its scores."""
+    """Return a product's factors by position, and by its name the mask that fused attention adds to its scores.
+
+    Of a call that is no product return all floating-point and complex tensors by position.
+    """
+    if call.kind != "product":
+        return {place: one for place, one in enumerate(call.args) if any(one is own for own in call.operands)}
     found: dict[int | str, torch.Tensor] = {place: call.args[place] for place in call.product.factors}
     masks = {name: call.bound.get(name) for name in _MASKS}
     return found | {name: one for name, one in masks.items() if one is not None and one.is_floating_point()}
@@ -320,6 +325,13 @@ def far_below(value: torch.Tensor) -> float:
 def far_above(value: torch.Tensor) -> float:
     """Return a number far above all elements, or zero if none can be positive."""
     return -far_below(-value)
+
+
+def with_lower(call: Call, operand: int, fault: str, part: torch.Tensor) -> Any:
+    """Execute a product with a part of a factor in lower precision."""
+    args = list(call.args)
+    args[operand] = torch.where(part, rounded(args[operand], fault), args[operand])
+    return call.func(*args, **call.kwargs)
 
 
 def lowered(call: Call, fault: str, part: torch.Tensor) -> Any:

@@ -141,11 +141,14 @@ class Questions:
             Result(k): one for k, one in enumerate(result) if k == 0 or one.shape != result[0].shape
         }
         faults, lower = [Fault(f"{name}, if it was another call's")], ""
+        computes = call.is_opaque and not call.only_moves(result)
+        if call.is_product or computes:
+            parted |= omitted.operands(call)
         if call.is_product:
-            lower, parted = self._next_lower(call.dtype), parted | omitted.operands(call)
+            lower = self._next_lower(call.dtype)
         elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
-        elif call.is_opaque and call.dtype in OTHERS and self._are_exact() and not call.only_moves(result):
+        elif computes and call.dtype in OTHERS and self._are_exact():
             lower = self._next_lower(call.dtype)
         large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
         for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0]), *large]:
@@ -169,10 +172,12 @@ class Questions:
             return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
         if not isinstance(operand, Result):
-            if not part.scattered:
+            if not (part.scattered and step.is_product):  # no program multiplies single elements alone
                 left_out = partial(omitted.without, operand=operand)
                 yield Fault(f"{of} left out", k, left_out, twin=step.twin, part=part)
-            elif isinstance(operand, int):
+                if isinstance(operand, int) and part.by_gradient and part.one_of == PARTS:
+                    yield from self._in_lower(of, k, step, partial(omitted.with_lower, operand=operand, part=mask))
+            if part.scattered and isinstance(operand, int):
                 yield Fault(f"{of}, if it was another call's", k, part=part)
         elif not part.by_gradient:
             if operand.number == 0:  # nothing may need a further result
@@ -180,11 +185,15 @@ class Questions:
         elif part.scattered:
             yield Fault(f"{of}, if it was another call's", k, part=part)
         elif operand.number == 0 and step.is_product:
-            # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
-            # In half precision even the same rows may show little. Roundings of functions cancel in sums.
+            yield from self._in_lower(of, k, step, partial(omitted.lowered, part=mask))
+
+    def _in_lower(self, of: str, k: int, step: Step, change: Callable[..., Any]) -> Iterator[Fault]:
+        """Yield the roundings of a part of a product's result or operand; `change` takes the precision as `fault`."""
+        # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
+        # In half precision even the same rows may show little. Roundings of functions cancel in sums.
+        if step.is_product:
             for lower in {fault.lower for fault in step.faults} - {"", "float8"}:
-                change = partial(omitted.lowered, fault=lower, part=mask)
-                yield Fault(f"{of} in {lower}", k, change, rounds=True, lower=lower)
+                yield Fault(f"{of} in {lower}", k, partial(change, fault=lower), rounds=True, lower=lower)
 
     def _are_exact(self) -> bool:
         """Return whether no output has half precision, in which programs may round any result, or integers."""

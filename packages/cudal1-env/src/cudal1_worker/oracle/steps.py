@@ -168,6 +168,11 @@ class Call:
         return bool(self.operands) and self.kind is None and not func._schema.is_mutable and _POINTWISE not in func.tags
 
     @property
+    def has_operands(self) -> bool:
+        """Whether parts of its operands can be left out, because it joins them: a product, or an opaque call."""
+        return self.kind == "product" or self.is_opaque
+
+    @property
     def size(self) -> int:
         """Number of elements of the largest operand."""
         return max(one.numel() for one in self.operands)

@@ -1,12 +1,12 @@
 """Finds work that a program could omit without a visible effect on outputs, for tasks that no audit covers.
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
-by that of another draw of the inputs; of both, and of a product's operands, the parts on which outputs depend least are
-replaced or left out (`dependence`); one of a product's factors is rounded to the next lower precision, operand and
-result of an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if an element exceeds its
-tolerance. If no output shows it, a program could omit this work and be correct, so the judge pays nothing above 1
-(docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again for the other draw: a
-program could keep a table of them (an integer input with few values).
+by that of another draw of the inputs; of both, and of operands, the parts on which outputs depend least are replaced or
+left out (`dependence`); one of a product's factors, or its part that matters least, is rounded to the next lower
+precision, operand and result of an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if
+an element exceeds its tolerance. If no output shows it, a program could omit this work and be correct, so the judge
+pays nothing above 1 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again
+for the other draw: a program could keep a table of them (an integer input with few values).
 
 Calls are drawn at random, in proportion to their time: to omit one that no run tests saves little. A fault that does
 not change its step's result is excused, unless this is a long product, or differs for the largest inputs (a check that
@@ -35,11 +35,11 @@ from cudal1_worker.oracle.calls import Calls, tensors
 from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_parts
 from cudal1_worker.oracle.distributions import as_large_as_may_be
 from cudal1_worker.oracle.faults import Watched
-from cudal1_worker.oracle.models import copied, same_bits
+from cudal1_worker.oracle.models import as_dtype, copied, same_bits
 from cudal1_worker.oracle.questions import LITTLE, Fault, Questions, Step, is_scattered
 from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of, is_one_rounding
-from cudal1_worker.oracle.steps import HALF, Call
+from cudal1_worker.oracle.steps import HALF, Call, Place
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class _Set:
     parts: dict[Part, torch.Tensor]
     """Masks of parts of inputs, results and operands."""
 
+    def wide(self) -> list[Any]:
+        """Return the values in float64: a mode that counts calls must not see them converted."""
+        return [as_dtype(value, torch.float64) for value in self.values]
+
     def parts_of(self, target: Target) -> list[Part]:
         """Return the parts of a tensor."""
         return [part for part in self.parts if part.target == target]
@@ -91,6 +95,8 @@ class Unseen:
         self._tested: dict[int, Step] = {}
         """Calls to test, by number."""
         self._questions = Questions(oracle)
+        self._apart = set[Place]()
+        """Steps that the float64 twin does not have: it executes a recurrent layer by steps of other operators."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
@@ -235,9 +241,10 @@ class Unseen:
         """Return whether another finite value of a call leaves the float64 answer as it is, and an infinite one not."""
 
         def answers(to: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor] | None:
+            values = one.wide()
             try:
                 with Calls(fault.twin, partial(omitted.with_results, to=to)):
-                    return self._oracle.exact(self._oracle.models.wide, one.values)
+                    return self._oracle.exact(self._oracle.models.wide, values)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # the reference itself checks it
@@ -336,11 +343,14 @@ class Unseen:
         # Float64 may have lost a factor that fades.
         fades = fault.change is not None and not fault.rounds and fault.part is not None and fault.part.by_gradient
         change = Watched(run, compares=not fades)
-        if fault.twin is not None:
-            with Calls(fault.twin, change):
-                outputs = self._oracle.exact(self._oracle.models.wide, one.values)
-            if change.changed:  # otherwise the twin may take another step: a GPU has no fused attention in float64
+        if fault.twin is not None and fault.twin not in self._apart:
+            values = one.wide()
+            with Calls(fault.twin, change) as calls:
+                outputs = self._oracle.exact(self._oracle.models.wide, values)
+            if change.changed:
                 return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
+            if not calls.is_done:  # a GPU has no fused attention in float64 either
+                self._apart.add(fault.twin)
         with Calls(fault.step, change):
             outputs = self._oracle.run(plain, one.values)
         return outputs if change.changed else None
