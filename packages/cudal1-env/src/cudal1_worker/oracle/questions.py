@@ -71,6 +71,8 @@ class Step:
     shapes: dict[int | str | Result, tuple[int, ...]] = field(default_factory=dict[int | str | Result, tuple[int, ...]])
     """Shapes of its operands and results, whose parts are tested."""
     is_product: bool = False
+    terms: dict[int, int] = field(default_factory=dict[int, int])
+    """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
     share: float = 0.0
     """Share of the forward pass's time."""
     line: int | None = None
@@ -160,7 +162,9 @@ class Questions:
         if lower == "tf32":  # its roundings may be excused, and those of the next one not
             change = partial(Call.with_fault, fault="bfloat16")
             faults.append(Fault(f"{name} in bfloat16", change=change, rounds=True))
-        return Step(name, twin, faults, {operand: tuple(one.shape) for operand, one in parted.items()}, call.is_product)
+        shapes = {operand: tuple(one.shape) for operand, one in parted.items()}
+        terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
+        return Step(name, twin, faults, shapes, call.is_product, terms)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -175,8 +179,10 @@ class Questions:
             if not (part.scattered and step.is_product):  # no program multiplies single elements alone
                 left_out = partial(omitted.without, operand=operand)
                 yield Fault(f"{of} left out", k, left_out, twin=step.twin, part=part)
-                if isinstance(operand, int) and part.by_gradient and part.one_of == PARTS:
-                    yield from self._in_lower(of, k, step, partial(omitted.with_lower, operand=operand, part=mask))
+                # Some terms, for all results. TF32 in a quarter of them saves little; many layers have such a quarter.
+                if isinstance(operand, int) and part.by_gradient and _are_terms(step, operand, mask, part):
+                    change = partial(omitted.with_lower, operand=operand, part=mask)
+                    yield from self._in_lower(of, k, step, change, tf32="bfloat16")
             if part.scattered and isinstance(operand, int):
                 yield Fault(f"{of}, if it was another call's", k, part=part)
         elif not part.by_gradient:
@@ -187,12 +193,20 @@ class Questions:
         elif operand.number == 0 and step.is_product:
             yield from self._in_lower(of, k, step, partial(omitted.lowered, part=mask))
 
-    def _in_lower(self, of: str, k: int, step: Step, change: Callable[..., Any]) -> Iterator[Fault]:
-        """Yield the roundings of a part of a product's result or operand; `change` takes the precision as `fault`."""
+    def _in_lower(self, of: str, k: int, step: Step, change: Callable[..., Any], tf32: str = "tf32") -> Iterator[Fault]:
+        """Yield the roundings of a part of a product's result or operand; `change` takes the precision as `fault`.
+
+        Args:
+            of: Words for the part.
+            k: Number of the step.
+            step: The step.
+            change: Executes it.
+            tf32: Precision in place of TF32.
+        """
         # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
         # In half precision even the same rows may show little. Roundings of functions cancel in sums.
         if step.is_product:
-            for lower in {fault.lower for fault in step.faults} - {"", "float8"}:
+            for lower in {tf32 if fault.lower == "tf32" else fault.lower for fault in step.faults} - {"", "float8"}:
                 yield Fault(f"{of} in {lower}", k, partial(change, fault=lower), rounds=True, lower=lower)
 
     def _are_exact(self) -> bool:
@@ -208,3 +222,9 @@ class Questions:
 def is_scattered(fault: Fault) -> bool:
     """Return whether a fault saves a part of the time only with others like it."""
     return fault.before is not None or (fault.step is not None and fault.part is not None and fault.part.scattered)
+
+
+def _are_terms(step: Step, operand: int, mask: torch.Tensor, part: Part) -> bool:
+    """Return whether a part of a factor is a quarter of the terms of all results."""
+    summed = step.terms.get(operand)
+    return summed is not None and part.one_of == PARTS and mask.shape[summed] == mask.numel()

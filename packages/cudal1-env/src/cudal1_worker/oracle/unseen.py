@@ -2,8 +2,8 @@
 
 Faults are injected into the reference, one in each run: an input, or the result of a call that takes time, is replaced
 by that of another draw of the inputs; of both, and of operands, the parts on which outputs depend least are replaced or
-left out (`dependence`); one of a product's factors, or its part that matters least, is rounded to the next lower
-precision, operand and result of an elementwise function to bfloat16; and those of `omitted`. An output shows a fault if
+left out (`dependence`); one of a product's factors is rounded to the next lower precision, the terms that matter least
+to bfloat16, operand and result of an elementwise function likewise; and those of `omitted`. An output shows a fault if
 an element exceeds its tolerance. If no output shows it, a program could omit this work and be correct, so the judge
 pays nothing above 1 (docs/decisions/003-gate-runs-programs.md). Nor does it if parts of a product's result come again
 for the other draw: a program could keep a table of them (an integer input with few values).
