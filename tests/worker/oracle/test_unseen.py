@@ -23,6 +23,7 @@ from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import Alone
 from cudal1_env.judge.measure.timing.overhead import Overhead
 from cudal1_env.judge.measure.timing.trial import TrialResult
+from cudal1_env.judge.oracle import pool as pool_file
 from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
@@ -437,5 +438,12 @@ def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:
     def full(seed: int, distribution: str) -> list[torch.Tensor]:
         raise torch.OutOfMemoryError("no memory")
 
-    answer = Unseen(cast(Oracle, SimpleNamespace(fresh_inputs=full))).unseen({"seeds": [1], "precision": True}, [])
+    answer = Unseen(cast(Oracle, SimpleNamespace(fresh_inputs=full))).unseen(
+        {"seeds": [1], "precision": True, "limit_s": 9.0}, []
+    )
     assert "too little memory" in answer["work"]
+
+
+def test_a_search_that_takes_too_long_is_a_doubt(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_file, "_SEARCH_SHARE", 0.0)
+    assert "too little time" in unseen(judge, "(x + 1) @ w + t")

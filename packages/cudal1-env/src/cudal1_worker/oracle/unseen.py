@@ -20,7 +20,9 @@ and not for an infinite one.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,6 +89,10 @@ class _Set:
         return self.answers[0].new_ones((), dtype=torch.bool) if fault.part is None else self.parts[fault.part]
 
 
+class _OutOfTimeError(Exception):
+    """The search has reached its limit."""
+
+
 class Unseen:
     """Finds work whose omission no output shows."""
 
@@ -95,18 +101,24 @@ class Unseen:
         self._tested: dict[int, Step] = {}
         """Calls to test, by number."""
         self._questions = Questions(oracle)
+        self._end = math.inf
+        """When the search ends, by `time.monotonic`."""
         self._apart = set[Place]()
         """Steps that the float64 twin does not have: it executes a recurrent layer by steps of other operators."""
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
 
-        Without `precision`, only omitted work is tested, because an audit tests lower precision itself.
+        Without `precision`, only omitted work is tested, because an audit tests lower precision itself. The search ends
+        after `limit_s` seconds.
         """
+        self._end = time.monotonic() + message["limit_s"]
         try:
             return {"work": self._found(message["seeds"], precision=message["precision"]), "tried": True}
         except torch.OutOfMemoryError:
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
+        except _OutOfTimeError:
+            return {"work": "what a call leaves out (there was too little time to try)", "tried": True}
 
     def _found(self, seeds: list[int], *, precision: bool) -> str:
         self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
@@ -227,6 +239,8 @@ class Unseen:
 
     def _passes(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
+        if time.monotonic() > self._end:
+            raise _OutOfTimeError
         if fault.extreme:
             return self._is_only_compared(one, fault)
         if not self._is_unseen(one, fault, stand_in):

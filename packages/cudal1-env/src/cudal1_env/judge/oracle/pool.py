@@ -44,6 +44,8 @@ _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets that all candidates of a pool share at `correct` precision: the first of each distribution."""
 _UNSEEN_SETS = 2
 """Sets on which a fault must go undetected to count as unseen; a candidate is checked on more sets."""
+_SEARCH_SHARE = 0.8
+"""Share of the oracle's time limit after which a search ends; the rest is for its last run."""
 _SAMPLE_ELEMENTS = 128
 """Secret output elements sampled from each call, over all its outputs. A CPU sample reads all on the clock, a GPU
 sample a few."""
@@ -270,7 +272,8 @@ class Pool:
         if (known := self._findings.unseen.get(key)) is not None:
             return known
         seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
-        answer = self.oracle.ask("unseen", replies.Unseen, seeds=seeds, precision=precision)
+        limit_s = _SEARCH_SHARE * self.settings.oracle_timeout_s
+        answer = self.oracle.ask("unseen", replies.Unseen, seeds=seeds, precision=precision, limit_s=limit_s)
         if answer.tried:
             self._findings.unseen[key] = answer.work
         return answer.work
