@@ -45,8 +45,8 @@ def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
 
 
 def versions(values: Sequence[Any]) -> list[int]:
-    """Return how often each tensor was written to; 0 for other values."""
-    return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
+    """Return how often each tensor was written to; 0 for tensors made in inference mode, and for other values."""
+    return [value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0 for value in values]
 
 
 def _same(one: torch.Tensor, other: Any) -> bool:
