@@ -275,6 +275,11 @@ def test_a_bad_reference_is_the_tasks_error_and_leaves_nothing(
     assert bench.settled(before) == before
 
 
+def test_inputs_made_in_inference_mode_are_inputs(bench: Bench) -> None:
+    source = TASK_FILE.replace("def get_inputs", "@torch.inference_mode()\ndef get_inputs")
+    assert bench.judge.evaluate(task(source, "inference"), HONEST, precision="correct").status is Status.CORRECT
+
+
 @pytest.mark.slow
 def test_a_reference_that_changes_its_inputs_shape_is_the_tasks_error(bench: Bench) -> None:
     source = TASK_FILE.replace("randn(64, 512)", "randn(__import__('random').randint(8, 800_000), 2)")
