@@ -121,6 +121,10 @@ LEFT_OUT = {
         "(x.exp(), torch.arange(64) ** 2 * 7 % 37 < 11)",
         "the least elements of step 1 (exp)",
     ),
+    "columns behind numpy": (
+        "torch.from_numpy(1.0 * (big * torch.where(torch.arange(64) ** 2 * 7 % 37 < 11, 1.0, 1e-9)).sum(-1).numpy())",
+        "the least elements of",
+    ),
     "columns of complex numbers": (
         "t + (torch.complex(x, w).exp() * torch.where(torch.arange(64) ** 2 * 7 % 37 < 11, 1.0, 1e-9)).real",
         "if it was another call's",

@@ -117,7 +117,7 @@ class Derivative(Mode):
     def __init__(self, device: torch.device, *, ends: bool = False) -> None:
         super().__init__()
         self._ends: dict[int, torch.Tensor] | None = {} if ends else None
-        """Shadows of such values that another operator reads, by their identity. What none reads may be unused."""
+        """Shadows of such values, by their identity."""
         self._is_copying = False
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         """What all watched values depend on."""
@@ -161,6 +161,8 @@ class Derivative(Mode):
                     self._ends.pop(id(own), None)
             else:
                 self._ends |= {id(own): own for own in read}
+            # What no operator reads may go to numpy. Further results, such as a norm's statistics, are usually unused.
+            self._ends |= {id(own): own for own in (*made[:1], *written) if own.requires_grad}
         return found
 
     def _shadow(self, one: torch.Tensor) -> torch.Tensor:
@@ -172,6 +174,8 @@ class Derivative(Mode):
         """Pass a tensor's present value and its gradient to `note`, when `backward` knows it; call it in the mode."""
         if not self._shadow(value).requires_grad:
             value.add_(self._zero)
+            if self._ends is not None:  # nothing has read it yet
+                self._ends.pop(id(self._shadow(value)), None)
         self._is_copying = True  # a copy is no value that the reference reads
         self._shadow(value).register_hook(partial(note, value.clone()))
         self._is_copying = False
