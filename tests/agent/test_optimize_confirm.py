@@ -78,7 +78,7 @@ def test_the_confirmed_program_with_the_highest_interval_is_returned(
     assert found[0].origin == "program 1"
     assert found[0].confirmed.point == 3.0
     assert found[0].in_module.speedup.point == pytest.approx(2.0)
-    assert (found[1] / "kernel.py").read_text() == program(3.0)
+    assert (found[1] / "kernel.py").read_text() == f"# coding: utf-8\n{program(3.0)}"
 
 
 def test_a_program_that_is_slow_on_new_inputs_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

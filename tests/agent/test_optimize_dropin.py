@@ -46,6 +46,19 @@ def test_the_tests_that_are_written_beside_a_dropin_pass(dropin: ModuleType) -> 
     assert len(dropin_child.tests_of(written(dropin))) >= 8
 
 
+def test_a_dropin_runs_the_text_that_was_judged_whatever_encoding_it_names(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As text, the last line is a comment. As UTF-7, it begins another line.
+    hidden = f"# coding: utf-7\n{KERNEL}NAME = 'shown'\n# +AAo-NAME = 'hidden'\n"
+    task = module_file(tmp_path, target.task.source, "task.py")
+    examined = Examined.model_validate(examine_child._described(task, "cpu"))
+    out = OutFolder(tmp_path / "hidden_dropin", target, "cpu")
+    out.put(out.stage(hidden, examined, [1e-5]))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("hidden_dropin.kernel").NAME == "shown"
+
+
 def test_a_dropin_with_an_incorrect_kernel_fails_its_tests(
     target: Target, dropin: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,8 @@ DROPIN = (
     *("__init__.py", "module.py", "guard.py", "op.py", "kernel.py", "original.py", "spec.json", "test_dropin.py"),
 )
 """Files of a drop-in."""
+_AS_JUDGED = "# coding: utf-8\n"
+"""First line of `kernel.py`. The judge ran the text itself, so a later line must not choose how its bytes are read."""
 _STATIC = ("guard.py", "op.py", "module.py", "test_dropin.py")
 
 
@@ -130,7 +132,7 @@ class OutFolder:
         for name in _STATIC:
             text = written.joinpath(f"{name}.in").read_text(encoding="utf-8")
             (staged / name).write_text(text.replace("@NAME@", target.name).replace("@FOLDER@", staged.name), "utf-8")
-        (staged / "kernel.py").write_text(source, encoding="utf-8")
+        (staged / "kernel.py").write_text(_AS_JUDGED + source, encoding="utf-8")
         (staged / "original.py").write_text(target.text, encoding="utf-8")
         shown = f'"""{target.name}, optimised."""\n\nfrom .module import {target.name}, optimized\n\n'
         (staged / "__init__.py").write_text(f'{shown}__all__ = ["{target.name}", "optimized"]\n', encoding="utf-8")
