@@ -13,6 +13,7 @@ from cudal1_agent.run.meter import Meter, throughput_text
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status, TaskError
+from cudal1_env.answers import MAX_SOURCE_CHARS
 from cudal1_env.hardware import has_gpu
 from cudal1_env.records import Precision
 from doubles.training import BreakingEvaluator, HashEvaluator, RefusingEvaluator, evaluation, judged, suite
@@ -80,6 +81,18 @@ def test_an_answer_without_a_program_is_no_code_and_is_not_measured() -> None:
         found = judged(Verdicts(evaluator, archive).judge([(TASKS[0], "I give up."), (TASKS[0], "")]))
         assert [one.status for one in found] == [Status.NO_CODE] * 2
         assert evaluator.jobs == []
+
+
+def test_an_answer_that_is_too_long_to_be_read_shares_no_verdict_with_its_program() -> None:
+    short = answer(PROGRAMS[0])
+    long = "x" * MAX_SOURCE_CHARS + short
+    for answers in ([long, short], [short, long]):
+        with Archive() as archive:
+            verdicts = Verdicts(HashEvaluator(), archive)
+            for _ in range(2):
+                found = judged(verdicts.judge([(TASKS[0], one) for one in answers]))
+                sources = {long: "", short: PROGRAMS[0]}
+                assert [one.source for one in found] == [sources[one] for one in answers]
 
 
 def test_finished_verdicts_survive_a_machine_error() -> None:

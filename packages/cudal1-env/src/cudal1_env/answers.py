@@ -125,6 +125,11 @@ def evaluate_each_answer(
         )
 
 
+def program_of(answer: str, max_source_chars: int = MAX_SOURCE_CHARS) -> str | None:
+    """Return the program that is judged for an answer; None if it holds none, or is longer than `max_source_chars`."""
+    return None if len(answer) > max_source_chars else extract_source(answer)
+
+
 def _sorted(
     jobs: Sequence[tuple[Task, str]], precision: Precision, max_source_chars: int
 ) -> tuple[dict[int, Evaluation], list[tuple[int, tuple[Task, str]]]]:
@@ -135,7 +140,7 @@ def _sorted(
     for place, (task, answer) in enumerate(jobs):
         if not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # token ids would be NO_CODE
             raise TypeError(f"expected an answer as text, got {type(answer).__name__}; decode it first")
-        source = None if len(answer) > max_source_chars else extract_source(answer)
+        source = program_of(answer, max_source_chars)
         if source is None:
             results[place] = _no_code(task, answer, precision, max_source_chars)
         else:

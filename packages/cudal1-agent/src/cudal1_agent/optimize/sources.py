@@ -16,7 +16,8 @@ from cudal1_data.corpus.build import build
 from cudal1_data.dedup.overlaps import find_overlaps
 from cudal1_data.techniques import Backend
 from cudal1_data.tracing import Tracer
-from cudal1_env import Archive, extract_source
+from cudal1_env import Archive
+from cudal1_env.answers import program_of
 from cudal1_env.baselines import measured, program, resolve
 from cudal1_env.exemplars import BucketExemplars, Exemplar, scored
 from cudal1_env.hardware import available_needs
@@ -164,7 +165,7 @@ class Answers:
         found: list[Candidate] = []
         for answer in answers:
             self.asked += 1
-            source = extract_source(answer)
+            source = program_of(answer)
             if source is None:
                 self.without_program += 1
             else:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from cudal1_env import Archive, Evaluation, Status, TaskError, extract_source
-from cudal1_env.answers import evaluate_each_answer
+from cudal1_env import Archive, Evaluation, Status, TaskError
+from cudal1_env.answers import evaluate_each_answer, program_of
 from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
@@ -172,4 +172,4 @@ def lower(unstable: Evaluation, second: Evaluation) -> Evaluation:
 
 def source_key(answer: str) -> str:
     """Return the SHA-256 of the program in an answer, as its evaluation has it."""
-    return digest(extract_source(answer) or "")
+    return digest(program_of(answer) or "")
