@@ -8,17 +8,23 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
-from cudal1_data import load_task
+from cudal1_data import Suite, load_suite, load_task
+from cudal1_data.hashes import digest
 from cudal1_env.adapters import prompt_of
 from cudal1_env.adapters.kernelbench import eval_kernel_against_ref, result_of, write_results
 from cudal1_env.adapters.trl import environment_factory, speed_reward
+from cudal1_env.env import CudaOptEnv
 from cudal1_env.errors import MachineError, SettingsError
+from cudal1_env.gate import AUDIT_FORM, AuditLine, TaskAudit
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.local import LocalEvaluator
+from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.remote import RemoteEvaluator
+from cudal1_env.reward import Rule
 from doubles.evaluator import REFERENCE, RuleEvaluator, evaluation, program, suite
 from env.services import serving
 from task_programs import ADD
@@ -28,6 +34,14 @@ CHECKOUT = "CUDAL1_KERNELBENCH"
 ANALYSIS_NEEDS = ("pydra-config", "tabulate", "numpy", "torch", "python-dotenv", "tqdm", "openai", "litellm")
 """What KernelBench's analysis imports."""
 VERIFIERS = "verifiers==0.4.0"
+PAYS = """
+import asyncio, sys, types
+from cudal1_env.adapters.verifiers import CudaConfig, CudaTaskset
+url, suite, reply = sys.argv[1:]
+(task,) = CudaTaskset(CudaConfig(suite=suite, split="", url=url)).load()
+print(asyncio.run(task.speed(types.SimpleNamespace(last_reply=reply))))
+"""
+"""What a taskset pays for a reply."""
 
 
 def fenced(source: str) -> str:
@@ -64,6 +78,38 @@ def test_a_trl_environment_pays_its_best_attempt() -> None:
     assert environment.get_reward() == pytest.approx(1.96)
     environment.reset(task="toy/scan")
     assert environment.get_reward() == 0.0
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("source", [program(3.0), program(0.5), "# status CRASH\nclass ModelNew: pass", "no program"])
+def test_trl_pays_what_the_environment_pays(tmp_path: Path, source: str, marked: bool, rule: Rule) -> None:
+    (tmp_path / "add.py").write_text(REFERENCE)
+    tasks = load_suite(tmp_path, device="cpu")
+    if marked:
+        mark_all(tasks, tmp_path)
+    paid = speed_reward(RuleEvaluator(), tasks, rule=rule)(completions=[source], task=[tasks[0].id])
+    rollout = environment_factory(RuleEvaluator(), tasks, rule=rule)()
+    rollout.reset(task=tasks[0].id)
+    rollout.submit(source)
+    with contextlib.closing(CudaOptEnv(tasks, evaluator=RuleEvaluator(), split=None, reward=rule)) as env:
+        env.reset()
+        assert env.step(source)[1] == rollout.get_reward() == paid[0]
+
+
+def mark_all(tasks: Suite, folder: Path) -> None:
+    """Write an audit that marks every task of a folder."""
+    lines = [
+        AuditLine(
+            protocol=PROTOCOL_VERSION,
+            device="cpu",
+            max_sets=8,
+            suite=tasks.name,
+            task=TaskAudit(name=one.id, sha256=digest(one.source), verdict="survivors", survivors=("zeros",), sets=1),
+        )
+        for one in tasks
+    ]
+    (folder / "audit.json").write_bytes(b"".join(AUDIT_FORM.write(line) + b"\n" for line in lines))
 
 
 def test_the_kernelbench_function_answers_in_its_form() -> None:
@@ -193,11 +239,15 @@ def test_verifiers_validates_the_taskset(repository: Path, tmp_path: Path) -> No
         ]
         environment = os.environ | {"PYTHONPATH": str(repository / "examples")}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        mark_all(load_suite(tmp_path / "tasks", device="cpu"), tmp_path / "tasks")
+        pays = [*isolated, "python", "-c", PAYS, service.url, str(tmp_path / "tasks"), program(3.0)]
+        paid = subprocess.run(pays, capture_output=True, text=True, timeout=280)
         judged = [source for judge in service.judges for _, source in judge.jobs]
     assert done.returncode == 0, done.stdout + done.stderr
     (summary,) = (tmp_path / "out").rglob("summary.json")
     assert "valid" in summary.read_text()
     assert any("ModelNew = Model" in source for source in judged)
+    assert paid.stdout.strip() == "1.0", paid.stderr
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ Written for TRL 1.16. A machine failure is an exception, not a reward: it ends t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cudal1_data import Suite, Task
@@ -17,8 +18,12 @@ from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.records import Evaluation, Precision
-from cudal1_env.reward import Rule, reward_of
+from cudal1_env.gate import find_audit, most_paid
+from cudal1_env.hardware import resolve_device
+from cudal1_env.local import LocalEvaluator
+from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.remote import RemoteEvaluator
+from cudal1_env.reward import Rule, reward, reward_of
 
 Completion = str | Sequence[dict[str, Any]]
 """A text, or messages with `content`."""
@@ -31,6 +36,7 @@ def speed_reward(
     rule: Rule = "speedup",
     precision: Precision = "training",
     archive: Archive | None = None,
+    audit: str | Path | None = "auto",
 ) -> Callable[..., list[float | None]]:
     """Return a reward function; the dataset's column `task` has a task id in each row.
 
@@ -40,7 +46,9 @@ def speed_reward(
         rule: Rule of the reward; see `cudal1_env.reward`.
         precision: How narrow intervals must be.
         archive: Where evaluations are kept; None keeps none.
+        audit: As for the environment: its marked tasks pay at most 1.
     """
+    paid = _paid(evaluator, suite, rule, audit)
 
     def speed(completions: Sequence[Completion], task: Sequence[str] = (), **more: Any) -> list[float | None]:
         """Judge a batch of answers with one call of the evaluator."""
@@ -53,17 +61,23 @@ def speed_reward(
         evaluations = evaluate_answers(evaluator, jobs, precision=precision, archive=archive)
         if (log_metric := more.get("log_metric")) is not None and evaluations:
             log_metric("correct", sum(one.correct for one in evaluations) / len(evaluations))
-        return [reward_of(one, rule) for one in evaluations]
+        return [paid(task, one) for (task, _), one in zip(jobs, evaluations, strict=True)]
 
     return speed
 
 
 def environment_factory(
-    evaluator: Evaluator, suite: Suite, *, attempts: int = 3, rule: Rule = "speedup", precision: Precision = "training"
+    evaluator: Evaluator,
+    suite: Suite,
+    *,
+    attempts: int = 3,
+    rule: Rule = "speedup",
+    precision: Precision = "training",
+    audit: str | Path | None = "auto",
 ) -> Callable[[], KernelEnvironment]:
     """Return the factory that `GRPOTrainer(environment_factory=...)` calls for each rollout; rows have a column `task`.
 
-    The reward of a rollout is that of its best attempt.
+    The reward of a rollout is that of its best attempt; without an attempt, that of an answer without a program.
 
     Args:
         evaluator: The judge.
@@ -71,29 +85,44 @@ def environment_factory(
         attempts: Programs that a rollout may submit.
         rule: Rule of the reward.
         precision: How narrow intervals must be.
+        audit: As for the environment: its marked tasks pay at most 1.
     """
+    paid = _paid(evaluator, suite, rule, audit)
 
     def judge(task: Task, program: str) -> tuple[Evaluation, float]:
         (evaluation,) = evaluate_answers(evaluator, [(task, program)], precision=precision)
-        return evaluation, reward_of(evaluation, rule)
+        return evaluation, paid(task, evaluation)
 
-    return lambda: KernelEnvironment(judge, suite, attempts)
+    least = reward(Status.NO_CODE, None, rule)
+    return lambda: KernelEnvironment(judge, suite, attempts, least)
+
+
+def _paid(
+    evaluator: Evaluator, suite: Suite, rule: Rule, audit: str | Path | None
+) -> Callable[[Task, Evaluation], float]:
+    """Return the environment's reward function for a suite."""
+    own = isinstance(evaluator, LocalEvaluator | RemoteEvaluator)
+    found = find_audit(audit, suite.name, evaluator.device if own else resolve_device("auto"))
+    return lambda task, evaluation: reward_of(evaluation, rule, most=most_paid(found, task))
 
 
 class KernelEnvironment:
     """One rollout: the policy submits programs (`submit` is its tool) and reads verdicts."""
 
-    def __init__(self, judge: Callable[[Task, str], tuple[Evaluation, float]], suite: Suite, attempts: int) -> None:
+    def __init__(
+        self, judge: Callable[[Task, str], tuple[Evaluation, float]], suite: Suite, attempts: int, least: float
+    ) -> None:
         self._judge = judge
         self._suite = suite
         self._attempts = attempts
+        self._least = least
         self._task: Task = suite[0]
-        self._left, self._best = 0, 0.0
+        self._left, self._best = 0, least
 
     def reset(self, **row: Any) -> None:
         """Begin a rollout on the task of a dataset's row."""
         self._task = self._suite[str(row["task"])]
-        self._left, self._best = self._attempts, 0.0
+        self._left, self._best = self._attempts, self._least
 
     def submit(self, program: str) -> str:
         """Judge a program for the task and return the verdict.
@@ -112,7 +141,7 @@ class KernelEnvironment:
         return f"{evaluation.status}: {evaluation.message} ({self._left} attempts left)"
 
     def get_reward(self) -> float:
-        """Return the reward of the best attempt, or 0 if there was none."""
+        """Return the reward of the best attempt, or that of an answer without a program if there was none."""
         return self._best
 
 

@@ -10,12 +10,14 @@ verifiers finds a taskset by the name of a top-level module, such as `examples/c
 from __future__ import annotations
 
 import asyncio
+import math
 
 import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
 from cudal1_data import Task, load_suite
 
 from cudal1_env.adapters import prompt_of, shared_evaluator
 from cudal1_env.answers import evaluate_answers
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
 from cudal1_env.records import Evaluation
 from cudal1_env.reward import reward_of
 
@@ -27,6 +29,8 @@ class CudaData(vf.TaskData):
 
     reference: str = ""
     """The reference program."""
+    marked: bool = False
+    """Whether an audit marked it, so that it pays nothing above 1."""
 
 
 class CudaTaskConfig(vf.TaskConfig):
@@ -42,7 +46,8 @@ class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
     @vf.reward(weight=1.0)
     async def speed(self, trace: vf.Trace) -> float:
         """Judge the last reply and return its reward: 0 if it is not correct; a machine failure is an error."""
-        return reward_of(await self._judged(trace.last_reply))
+        most = MAX_REWARD_OF_MARKED if self.data.marked else math.inf
+        return reward_of(await self._judged(trace.last_reply), most=most)
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Return whether the reference, as `ModelNew`, is judged correct."""
@@ -78,7 +83,10 @@ class CudaTaskset(vf.Taskset[CudaTask, CudaConfig]):
         suite = load_suite(config.suite, device=evaluator.device)
         chosen = [one for one in suite if config.split in ("", one.split) and "random" not in one.tags]
         of_task = config.task.model_copy(update={"url": config.url})
-        return [
-            CudaTask(CudaData(id=one.id, name=one.name, prompt=prompt_of(one), reference=one.source), of_task)
-            for one in chosen[: config.max_tasks or None]
-        ]
+        audit = find_audit("auto", suite.name, evaluator.device)
+
+        def data_of(task: Task) -> CudaData:
+            marked = audit is not None and audit.complaint(task) is not None
+            return CudaData(id=task.id, name=task.name, prompt=prompt_of(task), reference=task.source, marked=marked)
+
+        return [CudaTask(data_of(one), of_task) for one in chosen[: config.max_tasks or None]]
