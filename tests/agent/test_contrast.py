@@ -12,7 +12,7 @@ import torch
 from cudal1_agent.config import with_flags
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.errors import ConfigError
-from cudal1_agent.evaluation.assessment import rule_of
+from cudal1_agent.evaluation.assessment import prompts_for, rule_of
 from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
@@ -96,6 +96,11 @@ def test_a_marked_task_pays_and_shows_nothing_above_one(tmp_path: Path, monkeypa
         assert len(drawn[0].programs) == 1
         assert "(1.00)" in str(prompt)
         assert "(4.00)" not in str(prompt)
+        contrastive = with_flags(SETTINGS, {"evaluation": {"exemplars": True}})
+        builder = run.prompts(tmp_path / "run" / "model")
+        evaluated = prompts_for(builder, contrastive, run.folder.archive, run.audit)(first)
+        assert "(1.00)" in evaluated
+        assert "(4.00)" not in evaluated
         fast = next(one for one in programs(run, correct=True, count=99) if log_reward(first, one) > 0.0)
         scorer = scored(run, [build_answer("a", "b", fast)])[1]
         assert scorer.smoother.recent == (0.0,), "the logarithm of 1"

@@ -13,6 +13,7 @@ from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_data.suggest import did_you_mean
 from cudal1_env import Archive
 from cudal1_env.evaluator import EachEvaluator
+from cudal1_env.gate import find_audit
 from cudal1_env.records import Precision
 from cudal1_env.stats import paired_change
 
@@ -122,7 +123,7 @@ def tabulate(
         results = assess(
             policy,
             session.tasks.groups,
-            prompts_for(session.prompts(model), settings, session.folder.archive),
+            prompts_for(session.prompts(model), settings, session.folder.archive, session.audit),
             session.verdicts,
             settings.evaluation,
             seed=settings.seed,
@@ -264,7 +265,12 @@ def evaluate_model(
             groups = assess(
                 policy,
                 tasks.groups,
-                prompts_for(prompt_builder(model, settings.prompt, device), settings, shown),
+                prompts_for(
+                    prompt_builder(model, settings.prompt, device),
+                    settings,
+                    shown,
+                    find_audit("auto", settings.suite, device),
+                ),
                 verdicts,
                 settings.evaluation,
                 seed=settings.seed,
