@@ -54,6 +54,48 @@ def test_a_reader_names_a_damaged_record_and_goes_on(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "speedup_low = 'text'",
+        "speedup_point = x'ff'",
+        "speedup_low = 9e999",
+        "speedup_low = -1, speedup_point = 0",
+        "record = json_set(record, '$.speedup.high', 'text')",
+        "record = json_set(record, '$.speedup.high', json('[1]'))",
+    ],
+)
+def test_a_row_whose_numbers_are_none_is_damaged(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "archive.sqlite"
+    with Archive(path) as archive:
+        archive.add_all([evaluation(identity="a", speedup=2.0), evaluation(identity="b", speedup=3.0)])
+    db = sqlite3.connect(path)
+    db.execute("DROP TRIGGER append_only")
+    db.execute(f"UPDATE evaluations SET {change} WHERE id = 'a'")
+    db.commit()
+    db.close()
+    reader = ArchiveReader(path)
+    (damaged, whole), fault = reader.entries()
+    assert fault is None
+    assert (damaged.protocol, damaged.low, damaged.point, damaged.high) == ("", None, None, None)
+    assert (whole.protocol, whole.point) == (PROTOCOL_VERSION, 3.0)
+    reader.close()
+
+
+def test_a_deeply_nested_record_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "archive.sqlite"
+    with Archive(path) as archive:
+        archive.add(evaluation())
+    db = sqlite3.connect(path)
+    db.execute("DROP TRIGGER append_only")
+    db.execute("UPDATE evaluations SET record = ?", ("[" * 5000 + "]" * 5000,))
+    db.commit()
+    db.close()
+    reader = ArchiveReader(path)
+    assert reader.texts(1) is None
+    reader.close()
+
+
 def test_a_reader_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read the archive"):
         ArchiveReader(tmp_path / "none.sqlite")

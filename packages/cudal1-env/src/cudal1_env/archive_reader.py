@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
 
 from cudal1_env.archive import BUSY_TIMEOUT_S
 from cudal1_env.errors import RecordError
+from cudal1_env.records import Positive
 
 _DAMAGED = (sqlite3.Error, UnicodeDecodeError)
 """Errors that a damaged file raises; SQLite's message may contain bytes of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True))
 class Entry:
-    """Summary of one evaluation, for a list of verdicts."""
+    """Summary of one evaluation, for a list of verdicts. SQLite keeps any value in any column, so they are checked."""
 
     position: int
     """Position in the archive."""
@@ -26,11 +29,11 @@ class Entry:
     """Hash of the program."""
     status: str
     """A value of `Status`, or the content of a damaged row."""
-    low: float | None
+    low: Positive | None
     """`Evaluation.counted_low`: the lower end of the speedup's interval, or its rewarded end if that is less."""
-    point: float | None
+    point: Positive | None
     """Best estimate of the speedup."""
-    high: float | None
+    high: Positive | None
     """Upper end of the interval; None in a damaged record."""
     created_at: str
     """UTC time, ISO 8601."""
@@ -78,8 +81,12 @@ class ArchiveReader:
             for position, task, sha256, status, low, point, created, high, protocol, message in self._db.execute(
                 sql, (after,)
             ):
-                texts = (str(text or "") for text in (created, protocol, message))
-                found.append(Entry(position, str(task), str(sha256), str(status), low, point, high, *texts))
+                names = position, str(task), str(sha256), str(status)
+                texts = [str(text or "") for text in (created, protocol, message)]
+                try:
+                    found.append(Entry(*names, low, point, high, *texts))
+                except ValidationError:
+                    found.append(Entry(*names, None, None, None, texts[0], "", ""))
         except _DAMAGED as error:
             return found, f"{self._name} can be read up to evaluation {len(found)} only: {error}"
         return found, None
@@ -90,7 +97,7 @@ class ArchiveReader:
             row = self._db.execute("SELECT record FROM evaluations WHERE position = ?", (position,)).fetchone()
             record = json.loads(row[0])
             return str(record["task_source"]), str(record["source"])
-        except (*_DAMAGED, ValueError, KeyError, TypeError):
+        except (*_DAMAGED, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def close(self) -> None:
