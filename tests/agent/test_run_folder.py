@@ -9,7 +9,7 @@ from cudal1_agent.config import with_flags
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.evaluate import run_of
 from cudal1_agent.run.files import replace_folder, write_aside
-from cudal1_agent.run.folder import METRICS, Mark, RunFolder, is_run, read_settings
+from cudal1_agent.run.folder import METRICS, Mark, RunFolder, is_run, read_corpus_note, read_mark, read_settings
 from cudal1_agent.run.metrics import Metrics, read_metrics
 from cudal1_agent.settings import Settings
 from doubles.training import evaluation, suite
@@ -129,6 +129,16 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -
 def test_metrics_shorter_than_a_mark_are_refused(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path, Settings()) as folder, pytest.raises(RunError, match="has 0 bytes and had 999"):
         folder.rewind(Mark(metrics_bytes=999, archive_position=0), archive=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"metrics_bytes": -1, "archive_position": 0}', "\x00"])
+def test_a_note_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+    for name in ("corpus.json", "sft.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=r"sft\.json cannot be read"):
+        read_mark(tmp_path / "sft.json")
+    with pytest.raises(RunError, match=r"corpus\.json cannot be read"):
+        read_corpus_note(tmp_path)
 
 
 def test_metrics_hold_no_nan(tmp_path: Path) -> None:

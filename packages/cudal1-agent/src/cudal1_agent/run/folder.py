@@ -25,7 +25,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Self, TypeVar
 
 from cudal1_data.faults import fault_text
 from cudal1_env import Archive
@@ -52,6 +52,7 @@ CORPUS = "corpus.json"
 TRAINED_ON_TEST = ("trained_on_test",)
 """Marks of evaluations whose program was written by a model trained on test data."""
 
+_Note = TypeVar("_Note", bound=BaseModel)
 _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
 """Files left by a run that was killed before it began."""
 
@@ -209,9 +210,12 @@ def check_protocol(path: Path) -> None:
 
 
 def read_corpus_note(path: Path) -> CorpusNote | None:
-    """Return which corpus a run learns from, None if none is noted."""
-    file = path / CORPUS
-    return CorpusNote.model_validate_json(file.read_bytes()) if file.is_file() else None
+    """Return which corpus a run learns from, None if none is noted.
+
+    Raises:
+        RunError: The file holds no such note.
+    """
+    return _read(path / CORPUS, CorpusNote)
 
 
 def stage_model(path: Path, stage: StageName, settings: Settings) -> Path:
@@ -237,8 +241,22 @@ def is_finished(path: Path) -> bool:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """Return a mark, None if there is none."""
-    return Mark.model_validate_json(path.read_bytes()) if path.is_file() else None
+    """Return a mark, None if there is none.
+
+    Raises:
+        RunError: The file holds no mark.
+    """
+    return _read(path, Mark)
+
+
+def _read(path: Path, form: type[_Note]) -> _Note | None:
+    try:
+        return form.model_validate_json(path.read_bytes()) if path.is_file() else None
+    except ValidationError as error:
+        raise RunError(
+            f"{path} cannot be read by this version of cudal1: {fault_text(error)}; begin a new run with another "
+            "--run-dir"
+        ) from error
 
 
 def _lock(path: Path) -> IO[str]:
