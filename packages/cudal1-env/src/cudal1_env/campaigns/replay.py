@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+
 from cudal1_data import Task
 from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.errors import RecordError
 from cudal1_env.judge import Judge
+from cudal1_env.judge.oracle.pool import SEED_BYTES
 from cudal1_env.records import PROTOCOL_VERSION, Evaluation
 
 
@@ -34,7 +38,7 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
     """Judge the recorded candidate again under the recorded seed.
 
     Raises:
-        RecordError: The record holds no seed, or is of another protocol version.
+        RecordError: The record holds no seed, or another than it is committed to, or is of another protocol version.
     """
     if record.protocol != PROTOCOL_VERSION:
         raise RecordError(
@@ -43,7 +47,7 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
     if record.seed is None:
         raise RecordError("the record holds only the commitment to its seed; `Judge.retire` discloses the seed")
     task = Task(id=record.task, source=record.task_source, name=record.task, level=1, origin="record")
-    seed = bytes.fromhex(record.seed)
+    seed = _seed(record.seed, record.seed_commitment)
     repeated = judge.evaluate(task, record.source, precision=record.precision, seed=seed, first_set=record.first_set)
     overlap = None
     if record.speedup is not None and repeated.speedup is not None:
@@ -55,6 +59,14 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
         same_tolerances=_same_tolerances(record, repeated),
         overlap=overlap,
     )
+
+
+def _seed(text: str, commitment: str | None) -> bytes:
+    with contextlib.suppress(ValueError):  # not hexadecimal
+        seed = bytes.fromhex(text)
+        if len(seed) == SEED_BYTES and hashlib.sha256(seed).hexdigest() == commitment:
+            return seed
+    raise RecordError(f"the record's seed is not the one of its commitment {commitment}, so the record was changed")
 
 
 def _same_tolerances(record: Evaluation, repeated: Evaluation) -> bool:
