@@ -62,7 +62,7 @@ def test_a_trl_reward_is_the_measured_speed() -> None:
 def test_a_broken_machine_is_no_trl_reward() -> None:
     reward = speed_reward(RuleEvaluator(), suite())
     assert reward(completions=[[]], task=["toy/add"]) == [0.0]
-    with pytest.raises(SettingsError, match="1 answers and 0 task ids; give the dataset a column `task`"):
+    with pytest.raises(SettingsError, match="1 answers and 0 task ids; give the rows a column `task`"):
         reward(completions=["x"])
     with pytest.raises(MachineError):
         reward(completions=[program(1.0, "# broken machine")], task=["toy/add"])

@@ -11,11 +11,17 @@ Each uses an `Evaluator`: this machine's judge, or `RemoteEvaluator(url)`. None 
 
 from __future__ import annotations
 
-from cudal1_data import Task
+from collections.abc import Callable
 
+from cudal1_data import Suite, Task
+
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.gate import find_audit, most_paid
 from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
+from cudal1_env.records import Evaluation
 from cudal1_env.remote import RemoteEvaluator
+from cudal1_env.reward import Rule, reward_of
 
 _evaluators: dict[str, LocalEvaluator | RemoteEvaluator] = {}
 
@@ -39,3 +45,10 @@ def shared_evaluator(url: str) -> LocalEvaluator | RemoteEvaluator:
     if url not in _evaluators:
         _evaluators[url] = RemoteEvaluator(url) if url else LocalEvaluator(resolve_device("auto"))
     return _evaluators[url]
+
+
+def reward_rule(evaluator: Evaluator, suite: Suite, rule: Rule = "speedup") -> Callable[[Task, Evaluation], float]:
+    """Return the environment's reward for programs of a suite: tasks that an audit marks pay at most 1."""
+    own = isinstance(evaluator, LocalEvaluator | RemoteEvaluator)
+    audit = find_audit("auto", suite.name, evaluator.device if own else resolve_device("auto"))
+    return lambda task, evaluation: reward_of(evaluation, rule, most=most_paid(audit, task))

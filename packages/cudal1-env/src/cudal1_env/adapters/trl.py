@@ -9,24 +9,20 @@ Written for TRL 1.16. A machine failure is an exception, not a reward: it ends t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from cudal1_data import Suite, Task
 
+from cudal1_env.adapters import reward_rule
 from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.gate import find_audit, most_paid
-from cudal1_env.hardware import resolve_device
-from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Evaluation, Precision, Status
-from cudal1_env.remote import RemoteEvaluator
-from cudal1_env.reward import Rule, reward, reward_of
+from cudal1_env.reward import Rule, reward
 
-Completion = str | Sequence[dict[str, Any]]
-"""A text, or messages with `content`."""
+Completion = str | Sequence[dict[str, Any]]  # a text, or messages with `content`
+Judged = Callable[[Task, str], tuple[Evaluation, float]]  # from task and program to verdict and reward
 
 
 def speed_reward(
@@ -36,7 +32,6 @@ def speed_reward(
     rule: Rule = "speedup",
     precision: Precision = "training",
     archive: Archive | None = None,
-    audit: str | Path | None = "auto",
 ) -> Callable[..., list[float | None]]:
     """Return a reward function; the dataset's column `task` has a task id in each row.
 
@@ -46,17 +41,12 @@ def speed_reward(
         rule: Rule of the reward; see `cudal1_env.reward`.
         precision: How narrow intervals must be.
         archive: Where evaluations are kept; None keeps none.
-        audit: As for the environment: its marked tasks pay at most 1.
     """
-    paid = _paid(evaluator, suite, rule, audit)
+    paid = reward_rule(evaluator, suite, rule)
 
     def speed(completions: Sequence[Completion], task: Sequence[str] = (), **more: Any) -> list[float | None]:
-        """Judge a batch of answers with one call of the evaluator."""
         if len(task) != len(completions):
-            raise SettingsError(
-                f"there are {len(completions)} answers and {len(task)} task ids; give the dataset a column `task` with "
-                "a task id in each row"
-            )
+            raise SettingsError(f"{len(completions)} answers and {len(task)} task ids; give the rows a column `task`")
         jobs = [(suite[name], text_of(one)) for name, one in zip(task, completions, strict=True)]
         evaluations = evaluate_answers(evaluator, jobs, precision=precision, archive=archive)
         if (log_metric := more.get("log_metric")) is not None and evaluations:
@@ -67,13 +57,7 @@ def speed_reward(
 
 
 def environment_factory(
-    evaluator: Evaluator,
-    suite: Suite,
-    *,
-    attempts: int = 3,
-    rule: Rule = "speedup",
-    precision: Precision = "training",
-    audit: str | Path | None = "auto",
+    evaluator: Evaluator, suite: Suite, *, attempts: int = 3, rule: Rule = "speedup", precision: Precision = "training"
 ) -> Callable[[], KernelEnvironment]:
     """Return the factory that `GRPOTrainer(environment_factory=...)` calls for each rollout; rows have a column `task`.
 
@@ -85,9 +69,8 @@ def environment_factory(
         attempts: Programs that a rollout may submit.
         rule: Rule of the reward.
         precision: How narrow intervals must be.
-        audit: As for the environment: its marked tasks pay at most 1.
     """
-    paid = _paid(evaluator, suite, rule, audit)
+    paid = reward_rule(evaluator, suite, rule)
 
     def judge(task: Task, program: str) -> tuple[Evaluation, float]:
         (evaluation,) = evaluate_answers(evaluator, [(task, program)], precision=precision)
@@ -97,25 +80,11 @@ def environment_factory(
     return lambda: KernelEnvironment(judge, suite, attempts, least)
 
 
-def _paid(
-    evaluator: Evaluator, suite: Suite, rule: Rule, audit: str | Path | None
-) -> Callable[[Task, Evaluation], float]:
-    """Return the environment's reward function for a suite."""
-    own = isinstance(evaluator, LocalEvaluator | RemoteEvaluator)
-    found = find_audit(audit, suite.name, evaluator.device if own else resolve_device("auto"))
-    return lambda task, evaluation: reward_of(evaluation, rule, most=most_paid(found, task))
-
-
 class KernelEnvironment:
     """One rollout: the policy submits programs (`submit` is its tool) and reads verdicts."""
 
-    def __init__(
-        self, judge: Callable[[Task, str], tuple[Evaluation, float]], suite: Suite, attempts: int, least: float
-    ) -> None:
-        self._judge = judge
-        self._suite = suite
-        self._attempts = attempts
-        self._least = least
+    def __init__(self, judge: Judged, suite: Suite, attempts: int, least: float) -> None:
+        self._judge, self._suite, self._attempts, self._least = judge, suite, attempts, least
         self._task: Task = suite[0]
         self._left, self._best = 0, least
 
