@@ -46,7 +46,7 @@ def test_the_tests_that_are_written_beside_a_dropin_pass(dropin: ModuleType) -> 
     assert len(dropin_child.tests_of(written(dropin))) >= 8
 
 
-def test_a_dropin_runs_the_text_that_was_judged_whatever_encoding_it_names(
+def test_a_dropin_runs_the_text_that_was_judged(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As text, the last line is a comment. As UTF-7, it begins another line.

@@ -13,7 +13,7 @@ from doubles.evaluator import RuleEvaluator, evaluation
 
 
 class RepeatingJudge(RuleEvaluator):
-    """Judges by the text alone, whatever the seed."""
+    """Judges by the text alone."""
 
     def evaluate(self, task: Any, source: str, *, seed: bytes = b"", first_set: int = 2, **more: Any) -> Evaluation:
         return super().evaluate(task, source, **more)
