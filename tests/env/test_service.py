@@ -713,7 +713,7 @@ def test_a_second_stop_signal_loses_no_verdict(tmp_path: Path) -> None:
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
-        assert "finished" in process.communicate(timeout=60)[1]
+        assert "stopped after the jobs" in process.communicate(timeout=60)[1]
     finally:
         process.kill()
     with contextlib.closing(sqlite3.connect(tmp_path / "store")) as db:
@@ -744,7 +744,7 @@ def test_the_command_serves_real_verdicts_and_ends_clean() -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert "finished" in errors
+    assert "stopped after the jobs" in errors
     assert not Path(f"/proc/{judges[0]}").exists()
 
 

@@ -283,6 +283,8 @@ def test_inputs_made_in_inference_mode_are_inputs(bench: Bench) -> None:
 @pytest.mark.slow
 def test_a_reference_that_changes_its_inputs_shape_is_the_tasks_error(bench: Bench) -> None:
     source = TASK_FILE.replace("randn(64, 512)", "randn(__import__('random').randint(8, 800_000), 2)")
+    bench.judge.retire()
+    bench.judge.evaluate(task(), HONEST)
     before = bench.traces()
     assert "the same for every input set" in refusal(bench.judge, task(source, "changing"))
     bench.judge.retire()

@@ -137,7 +137,7 @@ def test_verdicts_are_made_side_by_side(judge: Judge, monkeypatch: pytest.Monkey
 def test_a_slow_program_holds_up_no_other_task() -> None:
     """Two tasks are open at a time, so that the third and the fourth begin while the slow program runs."""
     order: list[int] = []
-    jobs = [(ADD, slow(1.5)), *((ADD.model_copy(update={"id": f"add/{k}"}), RIGHT) for k in range(3))]
+    jobs = [(ADD, slow(4.0)), *((ADD.model_copy(update={"id": f"add/{k}"}), RIGHT) for k in range(3))]
     with Judge(JudgeSettings(device="cpu", max_pools=2, lanes=2)) as one:
         one.evaluate_each(jobs, lambda place, _: order.append(place), precision="correct")
     assert order == [1, 2, 3, 0]
