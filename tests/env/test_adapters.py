@@ -189,7 +189,7 @@ def test_the_analysis_of_kernelbench_reads_records_of_the_cpu(tmp_path: Path) ->
     if not script.is_file():
         pytest.skip(f"{CHECKOUT} names no checkout of KernelBench")
     isolated = ["uv", "run", "--isolated", "--no-project", "--python", "3.11"]
-    isolated += [part for package in ANALYSIS_NEEDS for part in ("--with", package)]
+    isolated += [part for package in ANALYSIS_NEEDS for part in ("--with-editable", package)]
     program = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
     with Judge(JudgeSettings(device="cpu")) as judge:
         records = [
@@ -219,7 +219,7 @@ def test_verifiers_validates_the_taskset(repository: Path, tmp_path: Path) -> No
         pytest.skip("needs uv, for an environment with verifiers")
     packages = [f"{repository}/packages/{name}" for name in ("cudal1-data", "cudal1-env")]
     isolated = ["uv", "run", "--isolated", "--no-project", "--python", "3.11", "--with", VERIFIERS]
-    isolated += [part for package in packages for part in ("--with", package)]
+    isolated += [part for package in packages for part in ("--with-editable", package)]
     probe = subprocess.run([*isolated, "python", "-c", "import verifiers.v1"], capture_output=True, text=True)
     if probe.returncode != 0:
         pytest.skip(f"{VERIFIERS} cannot be installed here: {probe.stderr[-200:]}")
