@@ -17,7 +17,7 @@ from cudal1_data import Task, load_suite
 
 from cudal1_env.adapters import prompt_of, shared_evaluator
 from cudal1_env.answers import evaluate_answers
-from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit, most_paid
 from cudal1_env.records import Evaluation
 from cudal1_env.reward import reward_of
 
@@ -86,7 +86,7 @@ class CudaTaskset(vf.Taskset[CudaTask, CudaConfig]):
         audit = find_audit("auto", suite.name, evaluator.device)
 
         def data_of(task: Task) -> CudaData:
-            marked = audit is not None and audit.complaint(task) is not None
+            marked = most_paid(audit, task) == MAX_REWARD_OF_MARKED
             return CudaData(id=task.id, name=task.name, prompt=prompt_of(task), reference=task.source, marked=marked)
 
         return [CudaTask(data_of(one), of_task) for one in chosen[: config.max_tasks or None]]
