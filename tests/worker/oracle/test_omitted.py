@@ -12,7 +12,7 @@ from cudal1_worker.oracle.omitted import (
     in_eight_bits,
     of_a_half,
     of_a_sample,
-    of_large,
+    of_functions,
     operands,
     straightened,
     ways,
@@ -38,7 +38,7 @@ def least(effect: torch.Tensor, target: Target = FACTOR) -> dict[str, torch.Tens
 
 
 def names(call: Call, kept: set[int] | None = None) -> list[str]:
-    return [one.__name__ for _, one in ways(call, kept or set())]
+    return [words for words, _ in ways(call, kept or set())]
 
 
 def test_rows_of_weights_round_to_255_levels() -> None:
@@ -57,6 +57,16 @@ def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
     torch.testing.assert_close(found, x[:, kept].mean(1))
     found = of_a_sample(Call(aten.addmm.default, (torch.ones(3), x, w), {}))
     torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
+    found = of_a_sample(Call(aten.addmm_.default, (torch.ones(4, 3), x, w), {}))
+    torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
+
+
+def test_a_mean_over_several_short_dimensions_has_a_sample_too() -> None:
+    x = torch.randn(2, 5, 8, 4)
+    assert ways(Call(aten.mean.dim, (x, [3]), {}), set()) == []
+    ((words, half),) = ways(call := Call(aten.mean.dim, (x, [1, 2, 3]), {}), set())
+    assert words == "from half of its terms"
+    torch.testing.assert_close(half(call), x[:, :, :4].mean((1, 2, 3)))
 
 
 def test_a_sample_of_a_loss_keeps_its_pairs() -> None:
@@ -88,9 +98,11 @@ def test_each_half_of_a_norm_and_of_a_softmax_has_its_own_statistics() -> None:
 def test_norms_and_softmaxes_of_many_terms_have_such_statistics() -> None:
     x = torch.randn(2, 4, 64)
     norm, batch = aten.native_layer_norm.default, aten.native_batch_norm.default
-    assert names(Call(norm, (x, [64], None, None, 1e-5), {})) == ["by_halves"]
-    assert names(Call(norm, (x, [4, 64], None, None, 1e-5), {})) == ["by_halves"]
-    assert names(Call(batch, (x, None, None, None, None, True, 0.1, 1e-5), {})) == ["by_halves"]
+    assert names(Call(norm, (x, [64], None, None, 1e-5), {})) == ["with statistics of half of its terms"]
+    assert names(Call(norm, (x, [4, 64], None, None, 1e-5), {})) == ["with statistics of half of its terms"]
+    assert names(Call(batch, (x, None, None, None, None, True, 0.1, 1e-5), {})) == [
+        "with statistics of half of its terms"
+    ]
     one = torch.ones(4)
     assert not names(Call(batch, (x, None, None, one, one, False, 0.1, 1e-5), {}))
     assert not names(Call(aten._softmax.default, (x, 1, False), {}))
@@ -218,9 +230,9 @@ def test_every_second_index_of_a_smooth_result_follows_from_its_neighbours() -> 
     changed = (found != call.func(*call.args)).any(1).nonzero().flatten().tolist()
     assert changed == list(range(3, 124, 2))
     torch.testing.assert_close(found, call.func(*call.args), rtol=1e-7, atol=0.0)
-    assert len(of_large(call, call.func(*call.args))) == 2
+    assert len(of_functions(call, call.func(*call.args))) == 2
     rough = Call(aten.exp.default, (torch.randn(128, 128),), {})
-    assert len(of_large(rough, rough.func(*rough.args))) == 1
+    assert len(of_functions(rough, rough.func(*rough.args))) == 1
 
 
 def test_a_function_on_a_straight_line_has_its_slope_and_mean() -> None:
@@ -243,16 +255,18 @@ def test_a_function_on_a_straight_line_has_its_slope_and_mean() -> None:
 def test_only_weights_in_half_precision_are_tested_in_eight_bits() -> None:
     x, w = torch.ones(4, 64).bfloat16(), torch.ones(64, 64).bfloat16()
     kept = {w.untyped_storage().data_ptr()}
-    assert "in_eight_bits" in names(Call(aten.mm.default, (x, w.T), {}), kept)
-    assert "in_eight_bits" not in names(Call(aten.mm.default, (w, x.T), {}), kept)
-    assert "in_eight_bits" not in names(Call(aten.mm.default, (w, w), {}), kept)
+    assert "with weights in eight bits" in names(Call(aten.mm.default, (x, w.T), {}), kept)
+    assert "with weights in eight bits" not in names(Call(aten.mm.default, (w, x.T), {}), kept)
+    assert "with weights in eight bits" not in names(Call(aten.mm.default, (w, w), {}), kept)
     w = torch.ones(64, 64)
-    assert "in_eight_bits" not in names(Call(aten.mm.default, (x.float(), w), {}), {w.untyped_storage().data_ptr()})
+    assert "with weights in eight bits" not in names(
+        Call(aten.mm.default, (x.float(), w), {}), {w.untyped_storage().data_ptr()}
+    )
 
 
 def test_calls_without_many_terms_have_no_such_faults() -> None:
-    x = torch.ones(8, 8)
+    x = torch.ones(7, 8)
     calls = [(aten.mm.default, (x, x)), (aten.sum.default, (x,)), (aten.exp.default, (x,)), (aten.amax.default, (x,))]
     assert not any(names(Call(func, args, {})) for func, args in calls)
     assert not names(Call(aten.amax.default, (torch.ones(128, 1),), {}))
-    assert names(Call(aten.dot.default, (torch.ones(128), torch.ones(128)), {})) == ["of_a_sample"]
+    assert names(Call(aten.dot.default, (torch.ones(128), torch.ones(128)), {})) == ["from half of its terms"]

@@ -69,6 +69,12 @@ SHOWN = {
     "a curved function": "torch.sin((x.bfloat16() @ w.bfloat16()) / 8) @ w.bfloat16()",
     "a mean of squares": "((x - w) ** 2).mean()",
     "a function of equal rows": "x[:1].expand(64, 64).exp() + t",
+    "a norm by hand, in half precision, before a product": (
+        "(lambda h: (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)) @ w.bfloat16())(x.bfloat16())"
+    ),
+    "a gate in half precision before a product": (
+        "(lambda h: (h * h.mean(-1, keepdim=True).sigmoid()) @ w.bfloat16())(x.bfloat16())"
+    ),
     "products of complex numbers": "torch.view_as_real(torch.complex(x, t) @ torch.complex(w, t))",
 }
 UNSEEN = {
@@ -121,10 +127,6 @@ LEFT_OUT = {
         "(x.exp(), torch.arange(64) ** 2 * 7 % 37 < 11)",
         "the least elements of step 1 (exp)",
     ),
-    "columns behind numpy": (
-        "torch.from_numpy(1.0 * (big * torch.where(torch.arange(64) ** 2 * 7 % 37 < 11, 1.0, 1e-9)).sum(-1).numpy())",
-        "the least elements of",
-    ),
     "columns of complex numbers": (
         "t + (torch.complex(x, w).exp() * torch.where(torch.arange(64) ** 2 * 7 % 37 < 11, 1.0, 1e-9)).real",
         "if it was another call's",
@@ -161,14 +163,18 @@ LEFT_OUT = {
         "torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).tanh()).mul(9).to(torch.int8)",
         "the least elements of step",
     ),
-    "numpy": ("torch.from_numpy(__import__('numpy').sort(big.numpy(), 0)[:64].copy()) + t", "outside of single"),
+    "numpy": ("torch.from_numpy(__import__('numpy').sort(big.numpy(), 0)[:64].copy()) + t", "(Tensor.numpy)"),
+    "a check in numpy that always passes": (
+        "torch.stack([y * y.mul(float(abs(x.numpy()).max()) < 9e9) for y in x for _ in range(9)])",
+        "(Tensor.numpy)",
+    ),
     "another thread": (
         "__import__('concurrent.futures', fromlist=['x']).ThreadPoolExecutor(1).submit(big.sort, 0).result()[0][:64]",
-        "outside of single operators",
+        "(another thread)",
     ),
     "operators on lists": (
         "(lambda y: [torch._foreach_mul_([y], 0.999) for _ in range(20)] and y[:64] + t)(big.clone())",
-        "outside of single operators",
+        "(_foreach_mul)",
     ),
     "a mean by a pool": (
         "(lambda y: y[:64] * nn.functional.avg_pool1d(y.T, 65536).T.sigmoid())((big.abs() * (t[0] + 0.2)).bfloat16())",
@@ -178,6 +184,32 @@ LEFT_OUT = {
         "(lambda y: y[:64] * y.new_zeros(1, 64).index_add(0, torch.zeros(65536).long(), y / 65536).sigmoid())"
         "((big.abs() * (t[0] + 0.2)).bfloat16())",
         "(index_add) from half of dimension 0",
+    ),
+    "work on a constant": (
+        "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]",
+        "work that is the same for all inputs, such as step 3 (linalg_qr) (line 6)",
+    ),
+    "a layer over a constant beginning": (
+        "nn.functional.avg_pool1d(torch.cat([torch.linspace(0, 1, 65536).view(1, -1), x.view(1, -1)], 1), 2)",
+        "if they were another call's at other places",
+    ),
+    "a product that adds in place": (
+        "torch.ones(64, 64).addmm_((big.T < 0.3 + t[:, :1]).float(), (big < 0.3 + t[0]).float()) * (40000 * w).sin()",
+        "(addmm) from half of its terms",
+    ),
+    "a function beside integers": (
+        "(torch.lgamma(2.5 + t) * (40000.0 * w).cos(), x[:4].argmax(1))",
+        "step 2 (lgamma)",
+    ),
+    "a function that torch has by another name": ("torch.i0(t) * (30000.0 * w).cos()", "step 1 (i0)"),
+    "sums over a grid beside a larger input": (
+        "torch.lgamma(1.5 + t[:, :1] * torch.linspace(0, 1, 4096)).mul(torch.hann_window(4096, False)).sum(1)"
+        " + big.view(64, -1).mean(1)",
+        "(lgamma) with every second index of dimension 1 between its neighbours",
+    ),
+    "a function that hardly curves, scaled": (
+        "(((x.bfloat16() @ w.bfloat16()) / 600).tanh() * torch.linspace(1, 2, 64).bfloat16()) @ w.bfloat16()",
+        "(tanh) on a straight line",
     ),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
@@ -246,7 +278,13 @@ def unseen(judge: Judge, expression: str, *, precision: bool = True) -> str:
 
 
 def test_steps_of_a_loop_that_hardly_changes_anything_more_are_named(judge: Judge) -> None:
-    hops = "__import__('functools').reduce(lambda y, _: torch.softmax(w, 1) @ y, range(12), x) + t"
+    hops = "functools.reduce(lambda y, _: torch.softmax(w, 1) @ y, range(12), x) + t"
+    assert ", if it was step" in unseen(judge, hops, precision=False)
+
+
+@pytest.mark.slow
+def test_steps_of_a_loop_over_two_sequences_are_named(judge: Judge) -> None:
+    hops = "sum(functools.reduce(lambda y, _: [torch.softmax(w, 1) @ one for one in y], range(12), [x, 9 * t])) + t"
     assert ", if it was step" in unseen(judge, hops, precision=False)
 
 
@@ -405,7 +443,7 @@ def test_many_small_calls_seem_no_dearer_than_they_are() -> None:
             values[0].add(1)  # to see it takes ten times as long as to execute it
         values[1].mm(values[1])
 
-    calls, _ = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"))
+    calls = timed(run, [torch.rand(4), torch.rand(512, 512)], torch.device("cpu"))
     assert calls[-1].seconds > 0.9 * sum(call.seconds for call in calls)
 
 
@@ -416,9 +454,8 @@ def test_a_call_that_is_slow_in_the_first_runs_makes_no_other_seem_cheap() -> No
         values[next(number) < 3].exp()
         values[0].exp()
 
-    (first, second), outside = timed(run, [torch.rand(1 << 10), torch.rand(1 << 18)], torch.device("cpu"))
+    first, second = timed(run, [torch.rand(1 << 10), torch.rand(1 << 18)], torch.device("cpu"))
     assert first.seconds < 20 * second.seconds
-    assert outside < 0.2
 
 
 def test_a_gradient_without_memory_is_a_doubt_and_one_without_a_derivative_is_not(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from cudal1_worker.oracle.models import Mode
 from cudal1_worker.oracle.steps import Call, Place, has_tensor, is_view, name_of
@@ -24,10 +27,10 @@ _LEAST_S = 1e-6
 """Least duration of a call, in seconds."""
 _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
-_SEEING_S = 1e-4
-"""Seconds that seeing an operator may take."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
+_EXITS = ("numpy", "__array__", "__dlpack__", "tolist", "data_ptr", "untyped_storage", "__cuda_array_interface__")
+"""Functions of a tensor whose result no operator reads."""
 EXTREMES = ("amax", "amin", "aminmax", "max", "min")
 """Reductions that the usual softmax only subtracts; none has another's value in its place."""
 
@@ -61,8 +64,6 @@ class Calls(Mode):
         super().__init__()
         self.seen: list[TimedCall] = []
         """All calls, if none is changed."""
-        self.operators = 0
-        """Number of operators so far that return something, also of those that compute nothing."""
         self._number = number
         self._change = change
         self._gpu = gpu
@@ -73,7 +74,6 @@ class Calls(Mode):
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
-        self.operators += bool(func._schema.returns)
         if self.is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)
@@ -111,12 +111,61 @@ def results(result: Any, number: int = 0) -> list[torch.Tensor]:
     return [one for one in found if one.shape == found[number].shape]
 
 
-def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> tuple[list[TimedCall], float]:
-    """Return the calls of a forward pass, each with the least of its durations in several runs, and the time outside.
+class Exits(TorchFunctionMode):
+    """Notes how values leave the operators that a dispatch mode sees: for numpy, threads, lists in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = ""
+        """The first way; empty for none."""
+        self._lists = _Lists()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Execute a function of torch."""
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name in _EXITS:
+            self.found = self.found or f"Tensor.{name}"
+        return func(*args, **kwargs or {})
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._started)
+        self._lists.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        self._lists.__exit__(kind, error, tb)
+        threading.setprofile(None)
+        if threading.active_count() > 1:
+            self._started()
+        self.found = self.found or self._lists.found
+
+    def _started(self, *_: object) -> None:
+        self.found = self.found or "another thread"
+
+
+class _Lists(Mode):
+    """Notes operators that write to lists of tensors and return nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = ""
+
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.is_mutable and not func._schema.returns:
+            self.found = name_of(func)
+        return func(*args, **kwargs)
+
+
+def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:
+    """Return the calls of a forward pass, each with the least of its durations in several runs.
 
     Few runs do not do: a call that was slow in all of them makes all others seem cheap, so that none is chosen. A call
-    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'. The time
-    outside is the least share of a run in no call: in numpy, in other threads, or in operators on lists of tensors.
+    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'.
 
     Args:
         run: Executes it.
@@ -124,20 +173,15 @@ def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.d
         device: Where it runs.
     """
     element, runs, end = torch.ones(1, device=device), list[list[TimedCall]](), time.perf_counter() + _RUNS_S
-    outside = 1.0
     while len(runs) < _RUNS or time.perf_counter() < end:
         with Calls(gpu=device.type == "cuda") as counted:
             element.neg()
-            began = time.perf_counter()
             run(values)
-            whole_s = time.perf_counter() - began
-        inside_s = sum(call.seconds for call in counted.seen[1:]) + _SEEING_S * counted.operators
-        outside = min(outside, 1.0 - inside_s / whole_s)
         runs.append(counted.seen)
     seeing, *calls = (
         replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)
     )
-    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls], outside
+    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls]
 
 
 def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:

@@ -55,7 +55,8 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     if call.kind is None or call.dtype not in LOWER:
         return found
     many, product = call.terms >= 2 * TILE, call.kind == "product"
-    if many and (product or call.name in _SUMS):
+    sums = call.name in _SUMS and call.terms > 1 and math.prod(call.args[0].shape[k] for k in call.reduced) >= 2 * TILE
+    if (many and product) or sums:
         found.append(("from half of its terms", of_a_sample if product else partial(of_a_half, dim=call.dim)))
     if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
         found.append(("with statistics of half of its terms", by_halves))
@@ -74,12 +75,12 @@ def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call
     return [
         (f"from half of dimension {dim}", partial(of_a_half, dim=dim))
         for dim, size in enumerate(largest.shape)
-        if size >= 2 * TILE
+        if size > 1
     ]
 
 
-def of_large(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
-    """Return those that apply only to a call with a large result."""
+def of_functions(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
+    """Return those that apply to a function, and to a smooth result."""
     if call.kind is None or not result.is_floating_point():
         return []
     found = [
@@ -131,9 +132,9 @@ def of_a_half(call: Call, dim: int) -> Any:
 
 
 def _half(count: int, device: torch.device) -> torch.Tensor:
-    """Return indices with each second tile replaced by the one before it."""
-    at = torch.arange(count, device=device)
-    return at - at // TILE % 2 * TILE
+    """Return indices with each second tile, or the second half of a short dimension, replaced by the one before it."""
+    at, tile = torch.arange(count, device=device), min(TILE, (count + 1) // 2)
+    return at - at // tile % 2 * tile
 
 
 def between_neighbours(call: Call, dim: int) -> Any:

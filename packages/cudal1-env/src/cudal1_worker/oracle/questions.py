@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import EXTREMES, Calls, chosen, tensors, timed
+from cudal1_worker.oracle.calls import EXTREMES, Calls, Exits, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import PARTS, Part, Result
-from cudal1_worker.oracle.steps import LOWER, OTHERS, Call, Place
+from cudal1_worker.oracle.steps import LOWER, MULTIPLIES, OTHERS, Call, Place
 from cudal1_worker.program.module import current_line
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ a quarter of the elements is tried, so a program saves a fortieth. So may a smal
 what it saves, and steps whose earlier results do."""
 _REPEATED = 4
 """A loop has at least so many calls alike."""
+_SAMPLED = 256
+"""Elements of a result by which the earlier one nearest to it is found."""
+_STRAIGHT = 16
+"""Maximum functions in front of products that are tried on a straight line although they take little time."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Fault:
     """Executes the step with a fault, in `part` if there is one; None if a result is replaced."""
     rounds: bool = False
     """Whether `change` only rounds."""
+    of_function: bool = False
+    """Whether it rounds a function or an opaque call, not a product."""
     lower: str = ""
     """Precision to which it rounds."""
     twin: Place | None = None
@@ -71,6 +77,8 @@ class Step:
     shapes: dict[int | str | Result, tuple[int, ...]] = field(default_factory=dict[int | str | Result, tuple[int, ...]])
     """Shapes of its operands and results, whose parts are tested."""
     is_product: bool = False
+    computes: bool = False
+    """Whether it is a product or an opaque call that does more than move values."""
     terms: dict[int, int] = field(default_factory=dict[int, int])
     """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
     share: float = 0.0
@@ -92,45 +100,53 @@ class Questions:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self._large = 0
-        """Number of elements of the largest input."""
-        self.outside = 0.0
-        """Share of the forward pass's time in no call; set by `steps`."""
+        self._shares = defaultdict[str, float](float)
+        """Shares of the forward pass's time by the calls' name."""
+        self.exit = ""
+        """How values leave the operators, as `Exits` says; set by `steps`."""
+        self.constant = ""
+        """That much work does not depend on inputs, if so; set by `steps`."""
 
     def steps(self, values: list[Any], draw: random.Random) -> dict[int, Step]:
         """Return the calls to test, by number."""
         model, tested = self._oracle.models.plain, dict[int, Step]()
         kept = {state.untyped_storage().data_ptr() for state in (*model.parameters(), *model.buffers())}
-        calls, self.outside = timed(partial(self._oracle.run, model), values, self._oracle.device)
-        self._large = max((one.numel() for one in values if isinstance(one, torch.Tensor)), default=0)
+        with Exits() as exits:
+            self._oracle.run(model, values)
+        self.exit = exits.found
+        calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
         whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
-        curved = dict[int, tuple[int, Step]]()  # by address of the result
-        alike = defaultdict[object, list[int]](list)
+        for call in calls:
+            self._shares[call.name] += call.seconds / whole
+        flow, straight, fixed = _Flow(values), dict[int, Step](), dict[str, float]()
+        alike = defaultdict[object, _Alike](_Alike)
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
-            alike[call.name, *(one.shape for one in (*tensors(call.args), *tensors(result)))].append(call.number)
+            found = tensors(result)
+            kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
+            before = alike[kind].nearest(call.number, found)
             if call.number in wanted:
                 share = calls[call.number].seconds / whole
-                step = self._step(call, tensors(result), kept)
+                step = self._step(call, found, kept)
                 tested[call.number] = replace(step, share=share, line=current_line())
-            factors = call.operands if call.number in wanted and call.is_product else []
-            for number, step in [curved.pop(one.data_ptr()) for one in factors if one.data_ptr() in curved]:
-                tested.setdefault(number, step).faults.append(
-                    Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
-                )
-            if omitted.is_curved(call):
-                step = Step(call.title, call.place, [], line=current_line())
-                curved[tensors(result)[0].data_ptr()] = call.number, step
+                if before is not None and not any(fault.extreme for fault in step.faults):
+                    step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
+                if call.is_product:
+                    straight.update(flow.curved(call.operands))
+            if not flow.pass_on(call, found):
+                fixed[f"{call.title} (line {current_line()})"] = calls[call.number].seconds / whole
             return result
 
         with Calls(change=look):
             self._oracle.run(model, values)
-        loops = (pairwise(numbers) for numbers in alike.values() if len(numbers) >= _REPEATED)
-        for before, number in chain.from_iterable(loops):
-            if number in wanted and not any(fault.extreme for fault in tested[number].faults):
-                words = f"{tested[number].name}, if it was step {before + 1}'s"
-                tested[number].faults.append(Fault(words, before=before))
+        if sum(fixed.values()) > LITTLE:
+            self.constant = f"work that is the same for all inputs, such as {max(fixed, key=lambda name: fixed[name])}"
+        for number in draw.sample(sorted(straight), min(len(straight), _STRAIGHT)):
+            step = straight[number]
+            tested.setdefault(number, step).faults.append(
+                Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
+            )
         return tested
 
     def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> Step:
@@ -148,23 +164,25 @@ class Questions:
             parted |= omitted.operands(call)
         if call.is_product:
             lower = self._next_lower(call.dtype)
-        elif (call.kind == "elementwise" or call.name.startswith("special_")) and call.operands and self._are_exact():
+        elif call.kind == "elementwise":
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
-        elif computes and call.dtype in OTHERS and self._are_exact():
+        elif computes and call.dtype in OTHERS:
             lower = self._next_lower(call.dtype)
-        large = omitted.of_large(call, result[0]) if result[0].numel() >= self._large else []
-        for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0]), *large]:
+        of_functions = omitted.of_functions(call, result[0]) if self._shares[call.name] >= LITTLE else []
+        for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0]), *of_functions]:
             faults.append(Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
         for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
             change = partial(Call.with_fault, fault=lower, factor=factor)
             of = "" if factor is None else f"operand {factor} of "
-            faults.append(Fault(f"{of}{name} in {lower}", change=change, rounds=True, lower=lower))
+            function = not call.is_product
+            words = f"{of}{name} in {lower}"
+            faults.append(Fault(words, change=change, rounds=True, of_function=function, lower=lower))
         if lower == "tf32":  # its roundings may be excused, and those of the next one not
             change = partial(Call.with_fault, fault="bfloat16")
-            faults.append(Fault(f"{name} in bfloat16", change=change, rounds=True))
+            faults.append(Fault(f"{name} in bfloat16", change=change, rounds=True, of_function=not call.is_product))
         shapes = {operand: tuple(one.shape) for operand, one in parted.items()}
         terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
-        return Step(name, twin, faults, shapes, call.is_product, terms)
+        return Step(name, twin, faults, shapes, call.is_product, call.is_product or computes, terms)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -209,14 +227,73 @@ class Questions:
             for lower in {tf32 if fault.lower == "tf32" else fault.lower for fault in step.faults} - {"", "float8"}:
                 yield Fault(f"{of} in {lower}", k, partial(change, fault=lower), rounds=True, lower=lower)
 
-    def _are_exact(self) -> bool:
-        """Return whether no output has half precision, in which programs may round any result, or integers."""
-        pairs = zip(self._oracle.profiles, self._oracle.limits, strict=True)
-        return all(profile is not None and not limits.largest for profile, limits in pairs)
-
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
         return next(name for name in LOWER[dtype] if name != "tf32" or not own_tf32)
+
+
+class _Alike:
+    """Samples of the last results of calls alike."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = deque[tuple[int, torch.Tensor]](maxlen=8)
+        """Their numbers and samples."""
+
+    def nearest(self, number: int, result: list[torch.Tensor]) -> int | None:
+        """Return which earlier result is nearest to a call's, and keep this one; None for the first few calls.
+
+        Of a loop over two sequences in turn, that is not the one before.
+        """
+        flat = result[0].reshape(-1) if result else torch.empty(0)
+        own = flat[:: max(1, flat.numel() // _SAMPLED)].to(torch.complex128 if flat.is_complex() else torch.float64)
+        self._count += 1
+        near = min(self._last, key=lambda one: float((one[1] - own).abs().nan_to_num().sum()), default=None)
+        self._last.append((number, own.clone()))
+        return near[0] if near is not None and self._count >= _REPEATED else None
+
+
+class _Flow:
+    """What depends on inputs, and through which functions arithmetic alone leads from there; by memory.
+
+    Behind the product of two tensors that both depend on inputs there are none of these: products on both sides of it
+    are not one.
+
+    Args:
+        inputs: The reference's inputs.
+    """
+
+    def __init__(self, inputs: list[Any]) -> None:
+        self._steps = dict[int, dict[int, Step]]()
+        """Functions by number, for all that depends on inputs."""
+        for one in _all_tensors(inputs):
+            self._steps[one.untyped_storage().data_ptr()] = {}
+
+    def curved(self, values: list[torch.Tensor]) -> dict[int, Step]:
+        """Return the functions that lead to some tensors, by number."""
+        found = dict[int, Step]()
+        for one in values:
+            found |= self._steps.get(one.untyped_storage().data_ptr(), {})
+        return found
+
+    def pass_on(self, call: Call, result: list[torch.Tensor]) -> bool:
+        """Note a call's result; return whether it depends on inputs."""
+        given = _all_tensors((call.args, call.kwargs))
+        depending = {one.untyped_storage().data_ptr() for one in given} & self._steps.keys()
+        passes = call.passes_on and not (call.name in MULTIPLIES and len(depending) > 1)
+        own = self.curved(given) if passes else {}
+        if omitted.is_curved(call):
+            own = own | {call.number: Step(call.title, call.place, [], line=current_line())}
+        for one in result:
+            if depending:
+                self._steps[one.untyped_storage().data_ptr()] = own
+            else:  # memory that another tensor had before
+                self._steps.pop(one.untyped_storage().data_ptr(), None)
+        return bool(depending)
+
+
+def _all_tensors(values: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
 
 
 def is_scattered(fault: Fault) -> bool:

@@ -87,11 +87,19 @@ _SCANS = _names("cumsum cumprod logcumsumexp")
 RUNNING = {"cumsum": torch.add, "cumprod": torch.mul}
 """Scans that can be computed by doubling, with the function that combines two terms."""
 SOFTMAX = _names("_softmax _log_softmax")
-_ELEMENTWISE = _names(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid log_sigmoid_forward "
-    "erf erfc erfinv gelu silu mish softplus elu celu selu pow sqrt rsqrt reciprocal logit lgamma digamma"
+_ARITHMETIC = _names(
+    "add sub rsub mul div true_divide floor_divide remainder fmod neg positive abs square addcmul addcdiv lerp ldexp "
+    "deg2rad rad2deg floor ceil round trunc frac frexp nextafter gcd lcm sgn sign signbit copysign heaviside "
+    "where masked_fill maximum minimum fmax fmin max min clamp clamp_max clamp_min clip nan_to_num "
+    "relu relu6 hardtanh leaky_relu rrelu threshold threshold_backward hardshrink softshrink "
+    "eq equal ne lt le gt ge isfinite isinf isnan isneginf isposinf logical_and logical_not logical_or logical_xor "
+    "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor "
+    "__ilshift__ __ixor__ __lshift__ __rshift__ __xor__ clone conj_physical _conj_physical"
 )
+"""Pointwise operators that are too cheap to save time at, or choose between values. All others are functions."""
 
+_COPIES = _names("_to_copy copy cat stack index index_select gather roll flip repeat constant_pad_nd")
+MULTIPLIES = _names("mul div true_divide addcmul addcdiv")
 
 _POINTWISE = torch.Tag.pointwise
 
@@ -147,12 +155,14 @@ class Call:
     @cached_property
     def kind(self) -> str | None:
         """`product`, `reduction` or `elementwise`; None if the call is no step."""
-        if not self.operands or not self.args or self.args[0] is not self.operands[0]:
+        if not self.operands:
+            return None
+        if (_POINTWISE in self.func.tags and self.name not in _ARITHMETIC) or self.name == "log_sigmoid_forward":
+            return "elementwise"
+        if not self.args or self.args[0] is not self.operands[0]:
             return None
         if self.name in PRODUCTS or self.name.startswith(_ATTENTION):
             return "product"
-        if self.name in _ELEMENTWISE:
-            return "elementwise"
         known = self.name in _REDUCTIONS | _LOSSES | NORMS | _SCANS | SOFTMAX
         return "reduction" if known and self.terms > 1 else None
 
@@ -160,6 +170,11 @@ class Call:
     def is_product(self) -> bool:
         """Whether it is a product whose factors can be rounded."""
         return self.kind == "product" and self.dtype in LOWER
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether it copies elements, chooses between them, or does arithmetic on them."""
+        return self.name in _ARITHMETIC or self.name in _COPIES
 
     @property
     def is_opaque(self) -> bool:
@@ -202,13 +217,18 @@ class Call:
         return self.product.factors[-1]
 
     @cached_property
-    def dim(self) -> int:
-        """Dimension of a reduction's first operand along which a part is taken: the longest reduced one."""
+    def reduced(self) -> list[int]:
+        """Dimensions of a reduction's first operand that it reduces."""
         x, dims = self.args[0], self.bound.get("dim")
         if dims is None or (isinstance(dims, list | tuple) and not dims):
             dims = list(range(x.ndim))
-        chosen = [dims] if isinstance(dims, int) else dims
-        return max(chosen, key=lambda k: x.shape[k]) if chosen and x.ndim else 0
+        return [dims] if isinstance(dims, int) else list(dims)
+
+    @property
+    def dim(self) -> int:
+        """The longest of these, along which a part is taken."""
+        x = self.args[0]
+        return max(self.reduced, key=lambda k: x.shape[k]) if self.reduced and x.ndim else 0
 
     @cached_property
     def terms(self) -> int:
@@ -231,7 +251,7 @@ class Call:
 
     def _product_terms(self) -> int:
         grouped = self.name == "convolution" and self.bound["groups"] != 1
-        if self.product.along is None or grouped or self.func._schema.is_mutable:
+        if self.product.along is None or grouped:
             return 0
         return int(self.args[self.product.factors[0]].shape[self.product.along[0]])
 
@@ -370,8 +390,8 @@ class Call:
 
     def _is_sum(self) -> bool:
         attention = self.name.startswith(_ATTENTION)
-        return (self.kind == "product" and not attention) or (
-            self.name in ("sum", "mean") and not self.func._schema.is_mutable
+        return not self.func._schema.is_mutable and (
+            (self.kind == "product" and not attention) or self.name in ("sum", "mean")
         )
 
     def _otherwise(self, order: str) -> Any:
