@@ -365,10 +365,23 @@ class Judge(ByEach):
     def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Verdict:
         """Return the verdict on a candidate that was built or, without timing, already judged.
 
-        If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
+        An `UNSTABLE` candidate is built and measured once more, as a further candidate of its task; the verdict is the
+        second one, with the first one's speedup where that is lower.
         """
         if isinstance(built, Evaluation):
             return Verdict(built)
+        verdict = self._fitted(built, pool, seed)
+        if verdict.evaluation.status is not Status.UNSTABLE:
+            return verdict
+        case = replace(built.case, unstable=verdict.evaluation.speedup)
+        pool = self._pools.take(case, seed)
+        return self._fitted(self._builder.build(case, pool), pool, seed)
+
+    def _fitted(self, built: Built, pool: Pool, seed: bytes | None) -> Verdict:
+        """Measure a candidate.
+
+        If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
+        """
         case = built.case
         if pool.closed:
             pool = self._pools.take(case, seed)
@@ -382,11 +395,10 @@ class Judge(ByEach):
         except (NoRoomError, TooLargeError) as error:
             if not others:
                 raise too_large(case, error) from error
-        again = self._case(case.task, case.source, case.precision)
         try:
             pool = self._alone(case, pool, seed)
-            alone = Built(again)
-            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
+            alone = Built(case) if case.precision == "correct" else self._builder.build(case, pool)
+            return self._measure(alone, pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 

@@ -79,7 +79,8 @@ class Evaluation(BaseModel):
     """One sentence for people: the fault with its value, and what to do about it."""
     speedup: Speedup | None = None
     """Speedup over `eager`. None unless CORRECT (or UNSTABLE or IMPOSSIBLE, where it is evidence), and None at
-    `correct` precision.
+    `correct` precision. After an UNSTABLE measurement the record is the second one's, and each end is the lower one of
+    both measurements.
     """
     rewarded_low: Positive | None = None
     """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's
@@ -154,7 +155,7 @@ class Evaluation(BaseModel):
     kernelbench: KernelBench | None = None
     """The verdict by KernelBench's rules; None if it was not requested or the program could not be imported."""
     seconds: Seconds = Field(default_factory=Seconds)
-    """Seconds spent in each phase."""
+    """Seconds spent in each phase, over all measurements of the program."""
     machine: Machine | None = None
     """The machine; None if the candidate was rejected before it ran."""
     gpu_states: tuple[tuple[GpuState, ...], ...] = ()

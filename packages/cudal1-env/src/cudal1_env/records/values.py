@@ -51,4 +51,4 @@ class Status(StrEnum):
     IMPOSSIBLE = "IMPOSSIBLE"
     """The program is faster than the task's bytes can be moved."""
     UNSTABLE = "UNSTABLE"
-    """Two processes disagree by more than 10 %."""
+    """The speedup is above 3, and processes disagree by more than 10 %, also when the judge measures once more."""

@@ -13,7 +13,7 @@ from cudal1_data import Task
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.numerics import Comparison
 from cudal1_env.judge.oracle.samples import InputSet
-from cudal1_env.records import Machine, OutputError, Precision, Seconds, Status
+from cudal1_env.records import Machine, OutputError, Precision, Seconds, Speedup, Status
 
 Role = Literal["candidate", "baseline"]
 """Whether a program is judged for its own verdict or as a baseline of its task."""
@@ -59,6 +59,8 @@ class Case:
     """Input sensitivity: minimum share of each input tensor that influences the output; empty if unknown."""
     is_sound: bool = False
     """Whether an audit calls the task's checker sound."""
+    unstable: Speedup | None = None
+    """Speedup of an earlier measurement that was `UNSTABLE`; the verdict states no higher one."""
     watch: Stopwatch = field(default_factory=Stopwatch)
 
 

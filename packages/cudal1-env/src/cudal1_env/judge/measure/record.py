@@ -39,6 +39,8 @@ class Seen:
     """Where the candidate holds the reference's state, once known; None if the task has no state."""
     first_set: int = WARM_SETS
     """Number of the pool's first input set used by its trials."""
+    measured_s: float = 0.0
+    """Seconds of its trials so far, without the oracle's."""
 
     @property
     def candidate(self) -> Latency:
@@ -79,7 +81,14 @@ def measured(
     """Return the verdict on a correct, timed candidate.
 
     The record states `speedup`. Rewards use `counted_low`, the lower end with the smaller reference time of each trial.
+    After an `UNSTABLE` measurement, low, point and high are the lower ones of both measurements. A reward never falls
+    when all three rise, so the verdict earns no more than either.
     """
+    first = built.case.unstable
+    if first is not None:
+        speedup = Speedup(
+            low=min(speedup.low, first.low), point=min(speedup.point, first.point), high=min(speedup.high, first.high)
+        )
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
     # Use the counted reference time: a slowed reference must not make the overhead look small.
     reference_ms = statistics.median(ms for trial in seen.trials for ms in trial.counted.reference_ms)
@@ -88,6 +97,8 @@ def measured(
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if speedup.low <= 1.0 <= speedup.high and speedup.high > _WIDE * speedup.low:
         text += ", because times vary too much: let nothing else run on this machine, or measure at report precision"
+    if first is not None:
+        text += "; the lower result of two measurements, because trials of the first disagreed"
     if too_short:
         text += f"; calls of {reference_ms:.2g} ms are too short for a reward above 1 on this machine"
     rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms)

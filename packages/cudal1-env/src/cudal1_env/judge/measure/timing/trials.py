@@ -66,15 +66,16 @@ class Trials:
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Verdict:
         """Measure trials until the stopping rule is satisfied and, for large speedups, two trials agree."""
         case, rule = built.case, RULES[built.case.precision]
-        while decide(_counted(seen), rule, spread=self._spread, spent=self._is_spent(case)) != "stop":
+        while decide(_counted(seen), rule, spread=self._spread, spent=self._is_spent(case, seen)) != "stop":
             self._trial(built, pool, seen)
         speedup = conclude(_counted(seen), rule, spread=self._spread)
         if speedup.low > _RECHECKED_ABOVE:
-            while not confirmed(_counted(seen)):
-                if len(seen.trials) >= max(_MAX_TRIALS_TO_AGREE, rule.min_trials):
-                    return Verdict(record.unstable(built, seen, speedup))
+            most = max(_MAX_TRIALS_TO_AGREE, rule.min_trials)
+            while not (agree := confirmed(_counted(seen))) and len(seen.trials) < most:
                 self._trial(built, pool, seen)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
+            if not agree:
+                return Verdict(record.unstable(built, seen, speedup))
         roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         if roofline is not None and _is_below(roofline, seen):
             if not roofline.is_broken_by([ms for trial in seen.trials for ms in trial.samples.reference_ms]):
@@ -153,6 +154,7 @@ class Trials:
         try:
             return trial.run(reference_s, lambda samples: self._enough(case, seen, sets, samples))
         finally:
+            seen.measured_s += sets.measured_s
             case.watch.add("measure", sets.measured_s)
             pool.spend(sets.next)
 
@@ -209,12 +211,12 @@ class Trials:
             return settings.budget_training_s
         return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
-    def _is_spent(self, case: Case, trial_s: float = 0.0) -> bool:
-        """Return whether earlier trials plus `trial_s` seconds of the current one exceed the evaluation's budget."""
-        return case.watch.phases.get("measure", 0.0) + trial_s > self._budget_s(case.precision)
+    def _is_spent(self, case: Case, seen: Seen, trial_s: float = 0.0) -> bool:
+        """Return whether earlier trials plus `trial_s` seconds of the current one exceed the measurement's budget."""
+        return seen.measured_s + trial_s > self._budget_s(case.precision)
 
     def _enough(self, case: Case, seen: Seen, sets: TrialSets, samples: TrialSamples) -> bool:
-        rule, spent = RULES[case.precision], self._is_spent(case, sets.measured_s)
+        rule, spent = RULES[case.precision], self._is_spent(case, seen, sets.measured_s)
         return decide([*_counted(seen), samples], rule, spread=self._spread, spent=spent) != "pair"
 
 
