@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import Meter, throughput_text
 from cudal1_agent.run.verdicts import Verdicts
-from cudal1_data import Task
-from cudal1_env import Archive, Evaluation, MachineError, Status, TaskError
+from cudal1_env import Archive, MachineError, Status, TaskError
 from cudal1_env.answers import MAX_SOURCE_CHARS
 from cudal1_env.hardware import has_gpu
-from cudal1_env.records import Precision
 from doubles.training import BreakingEvaluator, HashEvaluator, RefusingEvaluator, evaluation, judged, suite
 
 TASKS = tuple(suite().train)
@@ -135,36 +132,27 @@ def test_if_no_task_can_be_judged_the_first_reason_is_raised() -> None:
         Verdicts(RefusingEvaluator([task.id for task in TASKS]), archive).judge([(TASKS[0], PROGRAMS[0])])
 
 
-class ScriptedEvaluator(HashEvaluator):
-    """Gives one verdict after another: a speedup, or minus a speedup for `UNSTABLE` with that as evidence."""
-
-    def __init__(self, verdicts: Sequence[float]) -> None:
-        super().__init__()
-        self.verdicts = list(verdicts)
-
-    def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
-        speedup = self.verdicts.pop(0)
-        made = evaluation(task, source, abs(speedup), identity=f"verdict {len(self.verdicts)}")
-        return made if speedup > 0 else made.model_copy(update={"status": Status.UNSTABLE})
-
-
-@pytest.mark.parametrize(("verdicts", "point"), [([-4.0, 5.0], 4.0), ([-5.0, 4.0], 4.0), ([-4.0, -4.0], None)])
-def test_an_unstable_program_is_measured_once_more_and_the_lower_result_counts(
-    verdicts: list[float], point: float | None
-) -> None:
-    evaluator = ScriptedEvaluator([*verdicts, 3.0])
+def test_an_unstable_verdict_is_looked_up_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator, unstable = HashEvaluator(), evaluation(TASKS[0], PROGRAMS[0], 4.0)
+    unstable = unstable.model_copy(update={"status": Status.UNSTABLE, "rewarded_low": None})
+    monkeypatch.setattr(evaluator, "_judge", lambda *_: unstable)
     with Archive() as archive:
-        judge = Verdicts(evaluator, archive)
-        [found] = judged(judge.judge([(TASKS[0], PROGRAMS[0])]))
-        assert judge.measured == len(archive) == 2
-        assert found.status is (Status.UNSTABLE if point is None else Status.CORRECT)
-        if point is not None:
-            assert found.speedup is not None
-            assert found.speedup.point == point
-            assert judge.judge([(TASKS[0], PROGRAMS[0])]) == [found], "looked up, it counts as it did"
-            assert judge.measured == 2
-        else:
-            assert judged(judge.judge([(TASKS[0], PROGRAMS[0])]))[0].correct, "UNSTABLE is never looked up"
+        verdicts = Verdicts(evaluator, archive)
+        for _ in range(2):
+            assert verdicts.judge([(TASKS[0], PROGRAMS[0])]) == [unstable]
+        assert verdicts.measured == len(archive) == 1
+
+
+def test_each_record_of_an_archive_counts_as_it_stands() -> None:
+    """Before the judge repeated measurements itself, an UNSTABLE record preceded the one of the second measurement."""
+    second = evaluation(TASKS[0], PROGRAMS[0], 5.0, identity="second")
+    first = evaluation(TASKS[0], PROGRAMS[0], 4.0).model_copy(update={"status": Status.UNSTABLE})
+    with Archive() as archive:
+        for record in (first, second):
+            archive.add(record)
+        verdicts = Verdicts(HashEvaluator(), archive)
+        assert verdicts.judge([(TASKS[0], PROGRAMS[0])]) == [second]
+        assert verdicts.measured == 0
 
 
 def test_verdicts_before_a_position_are_measured_anew() -> None:

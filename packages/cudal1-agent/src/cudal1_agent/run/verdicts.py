@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from cudal1_env import Archive, Evaluation, Status, TaskError
+from cudal1_env import Archive, Evaluation, TaskError
 from cudal1_env.answers import evaluate_each_answer, program_of
 from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import PROTOCOL_VERSION, Precision
@@ -24,8 +24,6 @@ class Verdicts:
     A small policy repeats itself, and a program does not get faster by being measured again. With `reuse`, a program
     for a task at one size is measured once per run and machine; the error of that measurement then stays for the whole
     run. Without `reuse`, every answer is measured.
-
-    `UNSTABLE` means that two trials disagree; the program is then measured once more, and the lower result counts.
 
     A task that cannot be judged on this machine is left out from then on, and the others are judged.
     """
@@ -106,10 +104,6 @@ class Verdicts:
         fresh.sort(key=lambda index: jobs[index][0].id)
         gpu_memory.release()
         self._measure(jobs, fresh, precision, found, progress)
-        unstable = {index: found[index] for index in fresh if index in found and found[index].status is Status.UNSTABLE}
-        again: dict[int, Evaluation] = {}
-        self._measure(jobs, [*unstable], precision, again, None)
-        found |= {index: lower(unstable[index], second) for index, second in again.items()}
         if self.refused and not found and not self.measured:
             raise TaskError(next(iter(self.refused.values())))
         return [found.get(index) or found.get(first.get(key, index)) for index, key in enumerate(keys)]
@@ -151,23 +145,7 @@ class Verdicts:
             # A verdict at precision `correct` does not say how fast the program is.
             and not (one.correct and one.precision == "correct" != precision)
         ]
-        if not earlier or earlier[-1].status is Status.UNSTABLE:
-            return None
-        known = earlier[-1]
-        before = earlier[-2] if len(earlier) > 1 else known
-        return lower(before, known) if before.status is Status.UNSTABLE else known
-
-
-def lower(unstable: Evaluation, second: Evaluation) -> Evaluation:
-    """Return the verdict that counts after an `UNSTABLE` one and a second measurement: the lower of the two.
-
-    This is the second record, with the first one's speedup if that is lower; a changed record is not in the archive.
-    """
-    first = unstable.speedup
-    if not second.correct or second.speedup is None or first is None or first.low >= second.speedup.low:
-        return second
-    rewarded = first.low if second.rewarded_low is None else min(first.low, second.rewarded_low)
-    return second.model_copy(update={"speedup": first, "rewarded_low": rewarded})
+        return earlier[-1] if earlier else None
 
 
 def source_key(answer: str) -> str:
