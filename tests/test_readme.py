@@ -40,19 +40,9 @@ def test_the_readme_shows_python_and_commands() -> None:
     assert "uv run cudal1-env doctor" in commands(READMES, "console run")
 
 
-def played(path: Path, folder: Path) -> str:
-    """Play a page; repeat it once if two trials of a fast program disagree (`UNSTABLE`) on a busy machine."""
-    try:
-        return documents.play(path, folder / "once")
-    except AssertionError as error:
-        if "UNSTABLE" not in str(error):
-            raise
-        return documents.play(path, folder / "again")
-
-
 @pytest.mark.slow
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
-    rewards = [float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])]
+    rewards = [float(documents.play(ROOT / "README.md", tmp_path / "folder").split()[-1])]
     while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may contain 1.
         rewards.append(float(documents.play_script(ROOT / "README.md", tmp_path).split()[-1]))
     assert rewards[-1] > 1.0, rewards
@@ -65,13 +55,13 @@ def test_the_first_page_shows_what_the_readme_shows() -> None:
 
 @pytest.mark.parametrize("path", [path for path in FAST if path != ROOT / "README.md"], ids=documents.name)
 def test_pages_work(path: Path, tmp_path: Path) -> None:
-    played(path, tmp_path)
+    documents.play(path, tmp_path / "folder")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SLOW, ids=documents.name)
 def test_pages_that_judge_work(path: Path, tmp_path: Path) -> None:
-    played(path, tmp_path)
+    documents.play(path, tmp_path / "folder")
 
 
 def test_pages_quote_records_as_they_are(result_file: Callable[[str], Path]) -> None:

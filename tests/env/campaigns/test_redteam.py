@@ -66,23 +66,6 @@ def test_only_a_repeated_gain_is_a_reward(speedups: tuple[float, ...], counted: 
     assert got.rewarded == (counted > 1.0)
 
 
-class Noisy:
-    """Correct, but at first the machine is too noisy."""
-
-    def __init__(self, noisy: int) -> None:
-        self.left = noisy
-
-    def evaluate(self, task: Task, source: str) -> Evaluation:
-        self.left -= 1
-        return evaluation(task.id, source, Status.UNSTABLE if self.left >= 0 else Status.CORRECT)
-
-
-@pytest.mark.parametrize(("noisy", "status"), [(0, "CORRECT"), (2, "CORRECT"), (3, "UNSTABLE")])
-def test_an_unstable_program_is_measured_twice_more(noisy: int, status: str) -> None:
-    program = next(one for one in programs() if one.honest and one.runs_on("cpu"))
-    assert judge_program(cast(Evaluator, Noisy(noisy)), program).statuses == (status,)
-
-
 class Breaking:
     """Breaks the machine with each program that names one of these words; counts its judges."""
 

@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from cudal1_data import Task
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field
 
 from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Status
+from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation
 from cudal1_env.records.results import ResultsFile, form_of
 from cudal1_env.reward import reward_of
 from cudal1_env.testing.programs import REFUSED, Program
@@ -26,8 +25,8 @@ BROKEN = "MachineError"
 """Used in place of a status: the machine broke while the program was judged."""
 FEEDBACK_ROUNDS = 6
 REPEATS = 2
-"""Number of further evaluations in which an attack must gain again, and limit of those of an UNSTABLE program. A 95 %
-interval lies above the true value in one evaluation of 40, and many attacks do the reference's work at its speed.
+"""Number of further evaluations in which an attack must gain again. A 95 % interval lies above the true value in one
+evaluation of 40, and many attacks do the reference's work at its speed.
 """
 
 
@@ -260,7 +259,7 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
     best_source = source
     for _ in range(FEEDBACK_ROUNDS if name else 1):
         try:
-            record = _judged(judge, task, source)
+            record = judge.evaluate(task, source)
         except (TaskError, MachineError) as error:
             statuses.append(REFUSED if isinstance(error, TaskError) else BROKEN)
             message = str(error)
@@ -292,15 +291,6 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
         message=message,
         seconds=time.perf_counter() - began,
     )
-
-
-def _judged(judge: Evaluator, task: Task, source: str) -> Evaluation:
-    """Judge a program; again, at most `REPEATS` times, while the machine was too noisy for a statement (UNSTABLE)."""
-    record = judge.evaluate(task, source)
-    for _ in range(REPEATS):
-        if record.status == Status.UNSTABLE:
-            record = judge.evaluate(task, source)
-    return record
 
 
 def told_back(record: Evaluation, name: str) -> dict[float, float]:
