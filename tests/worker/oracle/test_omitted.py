@@ -10,7 +10,7 @@ from cudal1_worker.oracle.omitted import (
     between_neighbours,
     by_halves,
     in_eight_bits,
-    of_a_half,
+    of_most,
     of_a_sample,
     of_functions,
     operands,
@@ -50,34 +50,36 @@ def test_rows_of_weights_round_to_255_levels() -> None:
     assert (result / level - (result / level).round()).abs().max() < 1e-3
 
 
-def test_a_sample_has_half_of_the_terms_in_its_mean_and_in_a_product() -> None:
+def test_a_sample_has_three_quarters_of_the_terms_in_its_mean_and_in_a_product() -> None:
     x, w = torch.randn(4, 128), torch.randn(128, 3)
-    kept = [*range(32), *range(64, 96)]
-    found = of_a_half(Call(aten.mean.dim, (x, [-1]), {}), dim=-1)
+    kept = [*range(96), *range(64, 96)]
+    found = of_most(Call(aten.mean.dim, (x, [-1]), {}), dim=-1)
     torch.testing.assert_close(found, x[:, kept].mean(1))
     found = of_a_sample(Call(aten.addmm.default, (torch.ones(3), x, w), {}))
-    torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
+    torch.testing.assert_close(found, 1.0 + x[:, kept] @ w[kept])
     found = of_a_sample(Call(aten.addmm_.default, (torch.ones(4, 3), x, w), {}))
-    torch.testing.assert_close(found, 1.0 + 2.0 * (x[:, kept] @ w[kept]))
+    torch.testing.assert_close(found, 1.0 + x[:, kept] @ w[kept])
 
 
 def test_a_mean_over_several_short_dimensions_has_a_sample_too() -> None:
     x = torch.randn(2, 5, 8, 4)
     assert ways(Call(aten.mean.dim, (x, [3]), {}), set()) == []
-    ((words, half),) = ways(call := Call(aten.mean.dim, (x, [1, 2, 3]), {}), set())
-    assert words == "from half of its terms"
-    torch.testing.assert_close(half(call), x[:, :, :4].mean((1, 2, 3)))
+    ((words, run),) = ways(call := Call(aten.mean.dim, (x, [1, 2, 3]), {}), set())
+    assert words == "from three quarters of its terms"
+    torch.testing.assert_close(run(call), x[:, :, [0, 1, 2, 3, 4, 5, 4, 5]].mean((1, 2, 3)))
 
 
 def test_a_sample_of_a_loss_keeps_its_pairs() -> None:
     x = torch.randn(4096)
-    assert of_a_half(Call(aten.mse_loss.default, (x, x), {}), dim=0) == 0.0
+    assert of_most(Call(aten.mse_loss.default, (x, x), {}), dim=0) == 0.0
 
 
-def test_half_of_a_scatter_takes_the_places_of_its_elements_along() -> None:
+def test_a_part_of_a_scatter_takes_the_places_of_its_elements_along() -> None:
     x, k = torch.rand(256), torch.arange(256) // 64
-    found = of_a_half(Call(aten.index_add.default, (torch.zeros(4), 0, k, x), {}), dim=0)
-    torch.testing.assert_close(found, 2.0 * x.view(4, 2, 32)[:, 0].sum(1))
+    found = of_most(Call(aten.index_add.default, (torch.zeros(4), 0, k, x), {}), dim=0)
+    first, second = x.view(4, 2, 32).sum(2).T
+    second[1::2] = first[1::2]
+    torch.testing.assert_close(found, first + second)
 
 
 def test_each_half_of_a_norm_and_of_a_softmax_has_its_own_statistics() -> None:
@@ -269,4 +271,4 @@ def test_calls_without_many_terms_have_no_such_faults() -> None:
     calls = [(aten.mm.default, (x, x)), (aten.sum.default, (x,)), (aten.exp.default, (x,)), (aten.amax.default, (x,))]
     assert not any(names(Call(func, args, {})) for func, args in calls)
     assert not names(Call(aten.amax.default, (torch.ones(128, 1),), {}))
-    assert names(Call(aten.dot.default, (torch.ones(128), torch.ones(128)), {})) == ["from half of its terms"]
+    assert names(Call(aten.dot.default, (torch.ones(128), torch.ones(128)), {})) == ["from three quarters of its terms"]

@@ -178,12 +178,12 @@ LEFT_OUT = {
     ),
     "a mean by a pool": (
         "(lambda y: y[:64] * nn.functional.avg_pool1d(y.T, 65536).T.sigmoid())((big.abs() * (t[0] + 0.2)).bfloat16())",
-        "(avg_pool2d) from half of dimension",
+        "(avg_pool2d) from three quarters of dimension",
     ),
     "a sum at one place": (
         "(lambda y: y[:64] * y.new_zeros(1, 64).index_add(0, torch.zeros(65536).long(), y / 65536).sigmoid())"
         "((big.abs() * (t[0] + 0.2)).bfloat16())",
-        "(index_add) from half of dimension 0",
+        "(index_add) from three quarters of dimension 0",
     ),
     "work on a constant": (
         "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]",
@@ -195,7 +195,7 @@ LEFT_OUT = {
     ),
     "a product that adds in place": (
         "torch.ones(64, 64).addmm_((big.T < 0.3 + t[:, :1]).float(), (big < 0.3 + t[0]).float()) * (40000 * w).sin()",
-        "(addmm) from half of its terms",
+        "(addmm) from three quarters of its terms",
     ),
     "a function beside integers": (
         "(torch.lgamma(2.5 + t) * (40000.0 * w).cos(), x[:4].argmax(1))",

@@ -55,9 +55,11 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     if call.kind is None or call.dtype not in LOWER:
         return found
     many, product = call.terms >= 2 * TILE, call.kind == "product"
+    if call.bound.get("is_causal") is False and all(call.bound.get(name) is None for name in _MASKS):
+        found += [("from three quarters of its keys", of_most_keys)] if call.args[1].shape[-2] >= 2 * TILE else []
     sums = call.name in _SUMS and call.terms > 1 and math.prod(call.args[0].shape[k] for k in call.reduced) >= 2 * TILE
     if (many and product) or sums:
-        found.append(("from half of its terms", of_a_sample if product else partial(of_a_half, dim=call.dim)))
+        found.append(("from three quarters of its terms", of_a_sample if product else partial(of_most, dim=call.dim)))
     if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
         found.append(("with statistics of half of its terms", by_halves))
     if many and product and call.name != "convolution" and call.dtype in HALF and _is_weight(call, kept):
@@ -73,9 +75,9 @@ def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call
     if 2 * TILE * result.numel() > largest.numel():
         return []
     return [
-        (f"from half of dimension {dim}", partial(of_a_half, dim=dim))
+        (f"from three quarters of dimension {dim}", partial(of_most, dim=dim))
         for dim, size in enumerate(largest.shape)
-        if size > 1
+        if size >= 4
     ]
 
 
@@ -107,34 +109,42 @@ def in_eight_bits(call: Call) -> Any:
 
 
 def of_a_sample(call: Call) -> Any:
-    """Execute a product with half of its terms, each in place of one more."""
+    """Execute a product with three quarters of its terms, some in place of one more."""
     args = list(call.args)
     for place, dim in zip(call.product.factors, call.along, strict=True):
-        args[place] = args[place].index_select(dim, _half(call.terms, args[place].device))
+        args[place] = args[place].index_select(dim, _most_of(call.terms, args[place].device))
     return call.func(*args, **call.kwargs)
 
 
-def of_a_half(call: Call, dim: int) -> Any:
-    """Execute a call with half of the largest operand's indices of a dimension, each in place of one more.
+def of_most_keys(call: Call) -> Any:
+    """Execute fused attention with three quarters of its keys, some in place of one more."""
+    args = list(call.args)
+    for place in (1, 2):
+        args[place] = args[place].index_select(-2, _most_of(args[place].shape[-2], args[place].device))
+    return call.func(*args, **call.kwargs)
+
+
+def of_most(call: Call, dim: int) -> Any:
+    """Execute a call with three quarters of the largest operand's indices of a dimension, some in place of one more.
 
     Tensors of its shape (where its elements go) and lines of its length (where its rows go) follow.
     """
     largest = max(call.operands, key=torch.Tensor.numel)
-    half = _half(largest.shape[dim], largest.device)
+    some = _most_of(largest.shape[dim], largest.device)
 
     def halved(one: torch.Tensor) -> torch.Tensor:
         if one.shape == largest.shape:
-            return one.index_select(dim, half)
-        return one.index_select(0, half) if one.shape == half.shape else one
+            return one.index_select(dim, some)
+        return one.index_select(0, some) if one.shape == some.shape else one
 
     args, kwargs = tree_map_only(torch.Tensor, halved, (call.args, call.kwargs))
     return call.func(*args, **kwargs)
 
 
-def _half(count: int, device: torch.device) -> torch.Tensor:
-    """Return indices with each second tile, or the second half of a short dimension, replaced by the one before it."""
-    at, tile = torch.arange(count, device=device), min(TILE, (count + 1) // 2)
-    return at - at // tile % 2 * tile
+def _most_of(count: int, device: torch.device) -> torch.Tensor:
+    """Return indices with each fourth tile, a shorter one in a short dimension, replaced by the one before it."""
+    at, tile = torch.arange(count, device=device), min(TILE, max(1, count // 4))
+    return at - (at // tile % 4 == 3) * tile
 
 
 def between_neighbours(call: Call, dim: int) -> Any:
@@ -211,9 +221,9 @@ def by_halves(call: Call) -> Any:
     """Execute a norm or a softmax whose terms are divided into two halves, each with the statistics of its own."""
     x, dim = call.args[0], _normed(call)
     assert dim is not None
-    at = torch.arange(x.shape[dim], device=x.device)
-    back = at // TILE % 2 * TILE
-    ahead = (at + TILE - back).clamp(max=len(at) - 1)
+    at, tile = torch.arange(x.shape[dim], device=x.device), min(TILE, (x.shape[dim] + 1) // 2)
+    back = at // tile % 2 * tile
+    ahead = (at + tile - back).clamp(max=len(at) - 1)
     first, second = (
         call.func(x.index_select(dim, places), *call.args[1:], **call.kwargs) for places in (at - back, ahead)
     )
@@ -270,7 +280,7 @@ def _is_weight(call: Call, kept: Container[int]) -> bool:
 
 
 def _normed(call: Call) -> int | None:
-    """Return the longest dimension along which a norm or a softmax takes statistics; None for a short one."""
+    """Return the longest dimension along which a norm or a softmax takes statistics; None for few terms."""
     x = call.args[0]
     if call.name in SOFTMAX:
         dims = [call.dim]
@@ -278,8 +288,8 @@ def _normed(call: Call) -> int | None:
         dims = list(range(x.ndim - len(call.bound["normalized_shape"]), x.ndim))
     else:
         dims = [dim for dim in range(x.ndim) if dim > 1 or (dim == 0 and call.name in BATCH_NORMS)]
-    longest = max(dims, key=lambda dim: x.shape[dim], default=None)
-    return longest if longest is not None and x.shape[longest] >= 2 * TILE else None
+    many = math.prod(x.shape[dim] for dim in dims) >= 2 * TILE
+    return max(dims, key=lambda dim: x.shape[dim]) if many else None
 
 
 def replaced(

@@ -57,7 +57,7 @@ class Fault:
     before: int | None = None
     """Number of an earlier call whose result the step returns."""
     extreme: bool = False
-    """Whether the step is a maximum or minimum, and the fault is that it is only compared."""
+    """Whether the step is a maximum or minimum; without `change` the fault is that it is only compared."""
 
     @property
     def operand(self) -> int | str | Result:
@@ -154,6 +154,10 @@ class Questions:
         name, twin = call.title, call.place
         if call.name in EXTREMES:
             faults = [Fault(f"{name}, which is only compared", twin=twin, extreme=True)]
+            faults += [
+                Fault(f"{name} {words}", change=change, twin=twin, extreme=True)
+                for words, change in omitted.of_small(call, result[0])
+            ]
             return Step(name, twin, faults, {Result(0): tuple(result[0].shape)})
         parted: dict[int | str | Result, torch.Tensor] = {
             Result(k): one for k, one in enumerate(result) if k == 0 or one.shape != result[0].shape

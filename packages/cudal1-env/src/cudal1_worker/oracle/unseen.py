@@ -240,7 +240,9 @@ class Unseen:
         if time.monotonic() > self._end:
             raise _OutOfTimeError
         if fault.extreme:
-            return self._is_only_compared(one, fault)
+            if fault.change is None:
+                return self._is_only_compared(one, fault)
+            return self._effect(one, fault) > 1.0 and self._is_unseen(one, fault)
         if not self._is_unseen(one, fault, stand_in):
             return False
         if fault.part is not None and fault.part.by_gradient:
@@ -251,32 +253,36 @@ class Unseen:
 
     def _is_only_compared(self, one: _Set, fault: Fault) -> bool:
         """Return whether another finite value of a call leaves the float64 answer as it is, and an infinite one not."""
-
-        def answers(to: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor] | None:
-            values = one.wide()
-            try:
-                with Calls(fault.twin, partial(omitted.with_results, to=to)):
-                    return self._oracle.exact(self._oracle.models.wide, values)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # the reference itself checks it
-                return None
-
-        def are_same(others: list[torch.Tensor] | None) -> bool:
-            return others is not None and all(map(same_bits, others, one.answers))
-
-        finite = answers(lambda value: 1.25 * value + 0.25)
-        if are_same(finite):
+        most = self._effect(one, fault)
+        if most == 0.0:
             assert fault.twin is not None
             if any(part.by_gradient for part in one.parts_of((fault.twin, Result(0)))):
                 return False  # roundings of a softmax that a mean hides
             infinities = (partial(torch.full_like, fill_value=sign * torch.inf) for sign in (1, -1))
-            return not all(are_same(answers(to)) for to in infinities)
-        if finite is None or not all(answer.is_floating_point() for answer in finite):
-            return False
-        pairs = zip(map(error_of, finite, one.answers), one.allowed, strict=True)
-        most = max(float((error / allowed).nan_to_num(torch.inf).max()) for error, allowed in pairs if error.numel())
+            return any(self._effect(one, fault, to) > 0.0 for to in infinities)
         return _ROUNDINGS < most <= 1.0
+
+    def _effect(
+        self, one: _Set, fault: Fault, to: Callable[[torch.Tensor], torch.Tensor] = lambda value: 1.25 * value + 0.25
+    ) -> float:
+        """Return the largest change of the float64 answer, over its tolerance, with other results of a fault's call.
+
+        It is infinite if the reference refuses them, or another integer is the answer.
+        """
+        values = one.wide()
+        try:
+            with Calls(fault.twin, partial(omitted.with_results, to=to)):
+                others = self._oracle.exact(self._oracle.models.wide, values)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the reference itself checks it
+            return math.inf
+        if all(map(same_bits, others, one.answers)):
+            return 0.0
+        if not all(answer.is_floating_point() for answer in others):
+            return math.inf
+        pairs = zip(map(error_of, others, one.answers), one.allowed, strict=True)
+        return max(float((error / allowed).nan_to_num(torch.inf).max()) for error, allowed in pairs if error.numel())
 
     def _is_dead(self, one: _Set, fault: Fault) -> bool:
         """Return whether outputs are the same to the last bit with NaN in a part of a call's result or operand.
