@@ -69,6 +69,9 @@ SHOWN = {
     "a curved function": "torch.sin((x.bfloat16() @ w.bfloat16()) / 8) @ w.bfloat16()",
     "a mean of squares": "((x - w) ** 2).mean()",
     "a function of equal rows": "x[:1].expand(64, 64).exp() + t",
+    "work on a constant, which a program may contain": (
+        "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]"
+    ),
     "a norm by hand, in half precision, before a product": (
         "(lambda h: (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)) @ w.bfloat16())(x.bfloat16())"
     ),
@@ -100,8 +103,8 @@ LEFT_OUT = {
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
         "), if it was another call's",  # the product or the sum, whichever was drawn
     ),
-    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "the least elements of"),
-    "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "the least elements of"),
+    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "the least elements of | of its terms"),
+    "terms of which float64 holds nothing": ("(x * 1e-3 ** torch.arange(64)).sum(-1)", "the least elements of | of its terms"),
     "every eighth column": (
         "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",
         "the least elements of",
@@ -184,10 +187,6 @@ LEFT_OUT = {
         "(lambda y: y[:64] * y.new_zeros(1, 64).index_add(0, torch.zeros(65536).long(), y / 65536).sigmoid())"
         "((big.abs() * (t[0] + 0.2)).bfloat16())",
         "(index_add) from three quarters of dimension 0",
-    ),
-    "work on a constant": (
-        "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]",
-        "work that is the same for all inputs, such as step 3 (linalg_qr) (line 6)",
     ),
     "a layer over a constant beginning": (
         "nn.functional.avg_pool1d(torch.cat([torch.linspace(0, 1, 65536).view(1, -1), x.view(1, -1)], 1), 2)",
@@ -317,7 +316,7 @@ def test_products_whose_precision_no_output_shows_are_named(name: str, judge: Ju
 def test_work_that_no_output_shows_is_named(name: str, judge: Judge) -> None:
     expression, named = LEFT_OUT[name]
     found = unseen(judge, expression)
-    assert named in found
+    assert any(one in found for one in named.split(" | "))
     assert "step" not in found or found.endswith("(line 6)")
 
 

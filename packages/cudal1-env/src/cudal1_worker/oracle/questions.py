@@ -105,7 +105,7 @@ class Questions:
         self.exit = ""
         """How values leave the operators, as `Exits` says; set by `steps`."""
         self.constant = ""
-        """That much work does not depend on inputs, if so; set by `steps`."""
+        """That much work depends on the model's state alone, if so; set by `steps`."""
 
     def steps(self, values: list[Any], draw: random.Random) -> dict[int, Step]:
         """Return the calls to test, by number."""
@@ -118,7 +118,7 @@ class Questions:
         whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
         for call in calls:
             self._shares[call.name] += call.seconds / whole
-        flow, straight, fixed = _Flow(values), dict[int, Step](), dict[str, float]()
+        flow, straight, fixed = _Flow(values, kept), dict[int, Step](), dict[str, float]()
         alike = defaultdict[object, _Alike](_Alike)
 
         def look(call: Call) -> Any:
@@ -134,7 +134,7 @@ class Questions:
                     step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
                 if call.is_product:
                     straight.update(flow.curved(call.operands))
-            if not flow.pass_on(call, found):
+            if flow.pass_on(call, found):
                 fixed[f"{call.title} (line {current_line()})"] = calls[call.number].seconds / whole
             return result
 
@@ -258,16 +258,20 @@ class _Alike:
 
 
 class _Flow:
-    """What depends on inputs, and through which functions arithmetic alone leads from there; by memory.
+    """What depends on inputs or on state, and through which functions arithmetic alone leads from there; by memory.
 
     Behind the product of two tensors that both depend on inputs there are none of these: products on both sides of it
     are not one.
 
     Args:
         inputs: The reference's inputs.
+        kept: Addresses of the model's state.
     """
 
-    def __init__(self, inputs: list[Any]) -> None:
+    def __init__(self, inputs: list[Any], kept: Container[int]) -> None:
+        self._kept = kept
+        self._fixed = set[int]()
+        """What depends on state alone."""
         self._steps = dict[int, dict[int, Step]]()
         """Functions by number, for all that depends on inputs."""
         for one in _all_tensors(inputs):
@@ -281,19 +285,23 @@ class _Flow:
         return found
 
     def pass_on(self, call: Call, result: list[torch.Tensor]) -> bool:
-        """Note a call's result; return whether it depends on inputs."""
+        """Note a call's result; return whether it depends on state alone, so that a program could keep it."""
         given = _all_tensors((call.args, call.kwargs))
-        depending = {one.untyped_storage().data_ptr() for one in given} & self._steps.keys()
+        places = {one.untyped_storage().data_ptr() for one in given}
+        depending = places & self._steps.keys()
+        fixed = not depending and any(place in self._kept or place in self._fixed for place in places)
         passes = call.passes_on and not (call.name in MULTIPLIES and len(depending) > 1)
         own = self.curved(given) if passes else {}
         if omitted.is_curved(call):
             own = own | {call.number: Step(call.title, call.place, [], line=current_line())}
-        for one in result:
+        for place in [one.untyped_storage().data_ptr() for one in result]:
+            self._steps.pop(place, None)  # of a tensor that had this memory before
+            self._fixed.discard(place)
             if depending:
-                self._steps[one.untyped_storage().data_ptr()] = own
-            else:  # memory that another tensor had before
-                self._steps.pop(one.untyped_storage().data_ptr(), None)
-        return bool(depending)
+                self._steps[place] = own
+            elif fixed:
+                self._fixed.add(place)
+        return fixed
 
 
 def _all_tensors(values: Any) -> list[torch.Tensor]:
