@@ -6,6 +6,7 @@ import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Status
+from task_programs import candidate, reference
 
 TOP = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 ATTENTION = (
@@ -53,3 +54,19 @@ def test_a_program_that_fuses_steps_is_correct(case: tuple[str, str, str, str]) 
     with Judge(JudgeSettings(device="cpu")) as judge:
         found = judge.evaluate_many([(task, program) for program in programs], precision="correct")
     assert [one.status for one in found] == [Status.CORRECT] * 3 + [Status.WRONG_OUTPUT], found[0].message
+
+
+def test_the_steps_of_attention_that_torch_makes_one_operator_are_correct(judge: Judge) -> None:
+    """In evaluation mode, torch executes `nn.MultiheadAttention` as one operator, which rounds inside."""
+    layer = "self.layer = nn.MultiheadAttention(64, 4, batch_first=True).eval().bfloat16()"
+    task = reference(
+        "return self.layer(x[0], x[0], x[0], need_weights=False)[0]",
+        "[(0.25 * torch.randn(1, 512, 64)).bfloat16()]",
+        init=layer,
+    )
+    steps = """w = self.layer
+        q, k, v = nn.functional.linear(*x, w.in_proj_weight, w.in_proj_bias).view(1, -1, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return nn.functional.linear(y, w.out_proj.weight, w.out_proj.bias)"""
+    found = judge.evaluate(task, candidate(steps, init=layer), precision="correct")
+    assert found.status is Status.CORRECT, found.message

@@ -6,8 +6,8 @@ the float64 twin, where it does not fade to zero. Elements without one are no pa
 computed from them (a slice, a mask), or a comparison decides about them. Nor are single elements with a large gradient,
 which are small only in this draw: outputs show it if they are large.
 
-Where no element of a tensor has a gradient, because a rounding, a comparison or another library hides it, a second run
-takes it from what enters these: from all values that no operator with a derivative reads.
+Where no element of a tensor has a gradient, because a rounding or a comparison hides it, a second run takes it from what
+enters these: from all values that only operators without a derivative read.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Derivative(Mode):
 
     Args:
         device: Where the reference runs.
-        ends: Whether to keep the values that no operator with a derivative reads; a rounding has none then.
+        ends: Whether to keep the values that only operators without a derivative read; a rounding has none then.
     """
 
     def __init__(self, device: torch.device, *, ends: bool = False) -> None:
@@ -161,8 +161,6 @@ class Derivative(Mode):
                     self._ends.pop(id(own), None)
             else:
                 self._ends |= {id(own): own for own in read}
-            # What no operator reads may go to numpy. Further results, such as a norm's statistics, are usually unused.
-            self._ends |= {id(own): own for own in (*made[:1], *written) if own.requires_grad}
         return found
 
     def _shadow(self, one: torch.Tensor) -> torch.Tensor:
@@ -174,8 +172,6 @@ class Derivative(Mode):
         """Pass a tensor's present value and its gradient to `note`, when `backward` knows it; call it in the mode."""
         if not self._shadow(value).requires_grad:
             value.add_(self._zero)
-            if self._ends is not None:  # nothing has read it yet
-                self._ends.pop(id(self._shadow(value)), None)
         self._is_copying = True  # a copy is no value that the reference reads
         self._shadow(value).register_hook(partial(note, value.clone()))
         self._is_copying = False
@@ -223,7 +219,7 @@ def _gradients(
 ) -> dict[Target, tuple[torch.Tensor, torch.Tensor]]:
     """Return inputs, and calls' results and operands, each with the gradient by it.
 
-    Without `allowed`, it is that of the values that no operator with a derivative reads.
+    Without `allowed`, it is that of the values that only operators without a derivative read.
     """
     derivative = Derivative(oracle.device, ends=allowed is None)
     found, calls = dict[Target, tuple[torch.Tensor, torch.Tensor]](), dict[Place, tuple[Call, torch.Tensor]]()
