@@ -65,7 +65,8 @@ def test_the_steps_of_attention_that_torch_makes_one_operator_are_correct(judge:
         init=layer,
     )
     steps = """w = self.layer
-        q, k, v = nn.functional.linear(*x, w.in_proj_weight, w.in_proj_bias).view(1, -1, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        all = nn.functional.linear(x[0], w.in_proj_weight, w.in_proj_bias)
+        q, k, v = all.view(1, -1, 3, 4, 16).permute(2, 0, 3, 1, 4)
         y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return nn.functional.linear(y, w.out_proj.weight, w.out_proj.bias)"""
     found = judge.evaluate(task, candidate(steps, init=layer), precision="correct")
