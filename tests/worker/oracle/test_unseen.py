@@ -72,6 +72,7 @@ SHOWN = {
     "work on a constant, which a program may contain": (
         "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]"
     ),
+    "a choice that no input changes": "torch.relu(x * x @ w.abs()) @ w",
     "a norm by hand, in half precision, before a product": (
         "(lambda h: (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)) @ w.bfloat16())(x.bfloat16())"
     ),
@@ -213,6 +214,8 @@ LEFT_OUT = {
         "(((x.bfloat16() @ w.bfloat16()) / 600).tanh() * torch.linspace(1, 2, 64).bfloat16()) @ w.bfloat16()",
         "(tanh) on a straight line",
     ),
+    "numbers of Python": ("torch.tensor([[float(v) for v in row] for row in x]) + t", "(Tensor.__float__)"),
+    "a list of tensors": ("torch.cat(torch._foreach_tanh([x / 999, w / 999])) @ w + 0 * x[:1]", "(_foreach_tanh)"),
     "an input": ("torch.cos(4000 * t) + 1e-4 * x.sort(-1).values", "if it was another call's"),
     "integers": ("t + 0 * (x * 1e6).long().sort(-1).values", "if it was another call's"),
     "a list": ("t + 0 * torch.cat([x, w]).sum()", "if it was another call's"),
@@ -225,7 +228,19 @@ LEFT_OUT = {
         "torch.erfinv((x.bfloat16() @ w.bfloat16()) / 600) @ w.bfloat16()",
         "(erfinv) on a straight line",
     ),
-    "a limit never reached between products": ("(x @ w).clamp(-999, 999) @ w", "(clamp) on a straight line"),
+    "a limit never reached between products": ("(x @ w).clamp(-999, 999) @ w", "(clamp) as its operand 0"),
+    "a choice that never chooses otherwise between products": (
+        "(lambda h: torch.where(h < 999, h, 0.01 * t))(x @ w) @ w",
+        "(where) as its operand 1",
+    ),
+    "a limit never reached between transforms": (
+        "torch.fft.irfft(torch.view_as_complex(torch.view_as_real(torch.fft.rfft(x)).clamp(-999, 999)), n=64) + t",
+        "(clamp) as its operand 0",
+    ),
+    "many functions that hardly curve": (
+        "functools.reduce(lambda y, f: f(y), 3 * [torch.tanh, torch.atan, torch.asinh, torch.sin, torch.erf], x / 999)",
+        "on a straight line",
+    ),
     "a softmax that hardly curves": (
         "(x.bfloat16() / 20).softmax(-1) @ w.bfloat16()",
         "(_softmax) on a straight line",
@@ -477,9 +492,12 @@ def test_a_gradient_without_memory_is_a_doubt_and_one_without_a_derivative_is_no
             assert dependence.negligible_parts(oracle, [], [], {0: (8,)})
 
 
-def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_a_product_that_memory_leaves_untried_is_a_doubt(error: RuntimeError) -> None:
     def full(seed: int, distribution: str) -> list[torch.Tensor]:
-        raise torch.OutOfMemoryError("no memory")
+        raise error
 
     answer = Unseen(cast(Oracle, SimpleNamespace(fresh_inputs=full))).unseen(
         {"seeds": [1], "precision": True, "limit_s": 9.0}, []

@@ -29,8 +29,15 @@ _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
-_EXITS = ("numpy", "__array__", "__dlpack__", "tolist", "data_ptr", "untyped_storage", "__cuda_array_interface__")
+_EXITS = (
+    *("numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr", "tolist"),
+    *("storage", "untyped_storage", "_typed_storage"),
+)
 """Functions of a tensor whose result no operator reads."""
+_NUMBERS = ("item", "__float__", "__int__", "__complex__", "__index__")
+"""Functions of a tensor that return one number."""
+_FEW_NUMBERS = 64
+"""More numbers than a reference needs for sizes and choices."""
 EXTREMES = ("amax", "amin", "aminmax", "max", "min")
 """Reductions that the usual softmax only subtracts; none has another's value in its place."""
 
@@ -112,13 +119,14 @@ def results(result: Any, number: int = 0) -> list[torch.Tensor]:
 
 
 class Exits(TorchFunctionMode):
-    """Notes how values leave the operators that a dispatch mode sees: for numpy, threads, lists in place."""
+    """Notes how values leave the operators on tensors: for numpy, for Python's numbers, for threads, for lists."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
         """The first way; empty for none."""
         self._lists = _Lists()
+        self._numbers = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -127,7 +135,8 @@ class Exits(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        if name in _EXITS:
+        self._numbers += name in _NUMBERS
+        if name in _EXITS or (name in _NUMBERS and self._numbers > _FEW_NUMBERS):
             self.found = self.found or f"Tensor.{name}"
         return func(*args, **kwargs or {})
 
@@ -149,14 +158,14 @@ class Exits(TorchFunctionMode):
 
 
 class _Lists(Mode):
-    """Notes operators that write to lists of tensors and return nothing."""
+    """Notes operators on lists of tensors, each of which does many calls' work."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.is_mutable and not func._schema.returns:
+        if name_of(func).startswith("_foreach"):
             self.found = name_of(func)
         return func(*args, **kwargs)
 

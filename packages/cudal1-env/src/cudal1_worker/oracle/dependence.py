@@ -6,8 +6,8 @@ the float64 twin, where it does not fade to zero. Elements without one are no pa
 computed from them (a slice, a mask), or a comparison decides about them. Nor are single elements with a large gradient,
 which are small only in this draw: outputs show it if they are large.
 
-Where no element of a tensor has a gradient, because a rounding or a comparison hides it, a second run takes it from what
-enters these: from all values that only operators without a derivative read.
+Where no element of a tensor has a gradient, because a rounding or a comparison hides it, a second run takes it from
+what enters these: from all values that only operators without a derivative read.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from cudal1_worker.oracle.calls import results, tensors
 from cudal1_worker.oracle.models import same_bits
-from cudal1_worker.oracle.steps import BATCH_NORMS, HALF, LOWER, NORMS, SOFTMAX, Call, rounded
+from cudal1_worker.oracle.steps import BATCH_NORMS, CHOICES, HALF, LOWER, NORMS, SOFTMAX, Call, rounded
 
 TILE = 32
 """Side of a tile, and number of adjacent terms that a sample has in common: programs do not read less at a time."""
@@ -32,8 +32,6 @@ _SUMS = (
     *("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
 )
 """Reductions that a sample of their terms estimates."""
-_LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu", "leaky_relu", "threshold")
-"""Functions that may change no value."""
 _MASKS = ("attn_mask", "attn_bias")
 _SCORES = 1 << 26
 """Maximum number of attention scores at a time."""
@@ -90,13 +88,27 @@ def of_functions(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[
         for dim, size in enumerate(result.shape)
         if size >= 2 * TILE and _is_smooth(result, dim)
     ]
-    straight = "is_causal" in call.bound or (is_curved(call) and call.name not in _LIMITS)
-    return [*found, *([("on a straight line", straightened)] if straight else [])]
+    return [*found, *([("on a straight line", straightened)] if "is_causal" in call.bound or is_curved(call) else [])]
 
 
 def is_curved(call: Call) -> bool:
-    """Return whether a call is a function, a limit or a softmax. On a straight line, products beside it are one."""
-    return call.kind == "elementwise" or call.name in ("_softmax", *_LIMITS)
+    """Return whether a call is a function or a softmax. On a straight line, products beside it are one."""
+    return call.kind == "elementwise" or call.name in ("_softmax", "hardsigmoid")
+
+
+def passed(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
+    """Return a function for each operand that a choice may return as it is, such as a limit that nothing reaches."""
+    places = [k for k, one in enumerate(call.args) if any(one is own for own in call.operands)]
+    same = [k for k in places if call.args[k].shape == result.shape]
+    return [(f"as its operand {k}", partial(as_operand, place=k)) for k in same if call.name in CHOICES]
+
+
+def as_operand(call: Call, place: int) -> Any:
+    """Execute a call and put one of its operands in place of its result."""
+    own = call.args[place].clone()
+    result = call.func(*call.args, **call.kwargs)
+    tensors(result)[0].copy_(own)
+    return result
 
 
 def in_eight_bits(call: Call) -> Any:

@@ -44,6 +44,10 @@ class Fault:
     """Executes the step with a fault, in `part` if there is one; None if a result is replaced."""
     rounds: bool = False
     """Whether `change` only rounds."""
+    chooses: bool = False
+    """Whether `change` puts an operand in place of the result of a choice."""
+    scattered: bool = False
+    """Whether it saves a part of the time only with others like it."""
     of_function: bool = False
     """Whether it rounds a function or an opaque call, not a product."""
     lower: str = ""
@@ -78,7 +82,7 @@ class Step:
     """Shapes of its operands and results, whose parts are tested."""
     is_product: bool = False
     computes: bool = False
-    """Whether it is a product or an opaque call that does more than move values."""
+    """Whether it is a product, a function, or an opaque call that does more than move values."""
     terms: dict[int, int] = field(default_factory=dict[int, int])
     """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
     share: float = 0.0
@@ -100,8 +104,6 @@ class Questions:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self._shares = defaultdict[str, float](float)
-        """Shares of the forward pass's time by the calls' name."""
         self.exit = ""
         """How values leave the operators, as `Exits` says; set by `steps`."""
         self.constant = ""
@@ -114,10 +116,10 @@ class Questions:
         with Exits() as exits:
             self._oracle.run(model, values)
         self.exit = exits.found
+        if self.exit:
+            return tested
         calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
         whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
-        for call in calls:
-            self._shares[call.name] += call.seconds / whole
         flow, straight, fixed = _Flow(values, kept), dict[int, Step](), dict[str, float]()
         alike = defaultdict[object, _Alike](_Alike)
 
@@ -126,13 +128,13 @@ class Questions:
             found = tensors(result)
             kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
             before = alike[kind].nearest(call.number, found)
-            if call.number in wanted:
+            if call.number in wanted and found:
                 share = calls[call.number].seconds / whole
                 step = self._step(call, found, kept)
                 tested[call.number] = replace(step, share=share, line=current_line())
                 if before is not None and not any(fault.extreme for fault in step.faults):
                     step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
-                if call.is_product:
+                if step.computes:
                     straight.update(flow.curved(call.operands))
             if flow.pass_on(call, found):
                 fixed[f"{call.title} (line {current_line()})"] = calls[call.number].seconds / whole
@@ -143,10 +145,7 @@ class Questions:
         if sum(fixed.values()) > LITTLE:
             self.constant = f"work that is the same for all inputs, such as {max(fixed, key=lambda name: fixed[name])}"
         for number in draw.sample(sorted(straight), min(len(straight), _STRAIGHT)):
-            step = straight[number]
-            tested.setdefault(number, step).faults.append(
-                Fault(f"{step.name} on a straight line", change=omitted.straightened, twin=step.twin)
-            )
+            tested.setdefault(number, straight[number]).faults.extend(straight[number].faults)
         return tested
 
     def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> Step:
@@ -172,9 +171,10 @@ class Questions:
             lower = next(iter(OTHERS.get(call.dtype, ())), "")
         elif computes and call.dtype in OTHERS:
             lower = self._next_lower(call.dtype)
-        of_functions = omitted.of_functions(call, result[0]) if self._shares[call.name] >= LITTLE else []
-        for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0]), *of_functions]:
+        for words, change in [*omitted.ways(call, kept), *omitted.of_small(call, result[0])]:
             faults.append(Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
+        for words, change in omitted.of_functions(call, result[0]):
+            faults.append(Fault(f"{name} {words}", change=change, twin=twin, scattered=True))
         for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
             change = partial(Call.with_fault, fault=lower, factor=factor)
             of = "" if factor is None else f"operand {factor} of "
@@ -186,7 +186,8 @@ class Questions:
             faults.append(Fault(f"{name} in bfloat16", change=change, rounds=True, of_function=not call.is_product))
         shapes = {operand: tuple(one.shape) for operand, one in parted.items()}
         terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
-        return Step(name, twin, faults, shapes, call.is_product, call.is_product or computes, terms)
+        computes = computes or call.is_product or call.kind == "elementwise"
+        return Step(name, twin, faults, shapes, call.is_product, computes, terms)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -240,8 +241,7 @@ class _Alike:
     """Samples of the last results of calls alike."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._last = deque[tuple[int, torch.Tensor]](maxlen=8)
+        self._last = deque[tuple[int, torch.Tensor]](maxlen=64)
         """Their numbers and samples."""
 
     def nearest(self, number: int, result: list[torch.Tensor]) -> int | None:
@@ -251,10 +251,12 @@ class _Alike:
         """
         flat = result[0].reshape(-1) if result else torch.empty(0)
         own = flat[:: max(1, flat.numel() // _SAMPLED)].to(torch.complex128 if flat.is_complex() else torch.float64)
-        self._count += 1
-        near = min(self._last, key=lambda one: float((one[1] - own).abs().nan_to_num().sum()), default=None)
+        near = None
+        if len(self._last) + 1 >= _REPEATED:
+            apart = (torch.stack([sample for _, sample in self._last]) - own).abs().nan_to_num().sum(1)
+            near = self._last[int(apart.argmin())][0]
         self._last.append((number, own.clone()))
-        return near[0] if near is not None and self._count >= _REPEATED else None
+        return near
 
 
 class _Flow:
@@ -286,14 +288,24 @@ class _Flow:
 
     def pass_on(self, call: Call, result: list[torch.Tensor]) -> bool:
         """Note a call's result; return whether it depends on state alone, so that a program could keep it."""
-        given = _all_tensors((call.args, call.kwargs))
+        # The values of a tensor of its shape are no matter for zeros.
+        given = (
+            []
+            if call.name.startswith("new_") or call.name.endswith("_like")
+            else _all_tensors((call.args, call.kwargs))
+        )
         places = {one.untyped_storage().data_ptr() for one in given}
         depending = places & self._steps.keys()
         fixed = not depending and any(place in self._kept or place in self._fixed for place in places)
         passes = call.passes_on and not (call.name in MULTIPLIES and len(depending) > 1)
         own = self.curved(given) if passes else {}
-        if omitted.is_curved(call):
-            own = own | {call.number: Step(call.title, call.place, [], line=current_line())}
+        straight = [("on a straight line", omitted.straightened)] if omitted.is_curved(call) else []
+        if ways := straight or (omitted.passed(call, result[0]) if result else []):
+            faults = [
+                Fault(f"{call.title} {words}", change=change, twin=call.place, chooses=not straight)
+                for words, change in ways
+            ]
+            own = own | {call.number: Step(call.title, call.place, faults, line=current_line())}
         for place in [one.untyped_storage().data_ptr() for one in result]:
             self._steps.pop(place, None)  # of a tensor that had this memory before
             self._fixed.discard(place)
@@ -310,7 +322,9 @@ def _all_tensors(values: Any) -> list[torch.Tensor]:
 
 def is_scattered(fault: Fault) -> bool:
     """Return whether a fault saves a part of the time only with others like it."""
-    return fault.before is not None or (fault.step is not None and fault.part is not None and fault.part.scattered)
+    if fault.before is not None or fault.scattered:
+        return True
+    return fault.step is not None and fault.part is not None and fault.part.scattered
 
 
 def _are_terms(step: Step, operand: int, mask: torch.Tensor, part: Part) -> bool:

@@ -91,13 +91,19 @@ _ARITHMETIC = _names(
     "add sub rsub mul div true_divide floor_divide remainder fmod neg positive abs square addcmul addcdiv lerp ldexp "
     "deg2rad rad2deg floor ceil round trunc frac frexp nextafter gcd lcm sgn sign signbit copysign heaviside "
     "where masked_fill maximum minimum fmax fmin max min clamp clamp_max clamp_min clip nan_to_num "
-    "relu relu6 hardtanh leaky_relu rrelu threshold threshold_backward hardshrink softshrink "
+    "relu relu6 hardtanh hardsigmoid leaky_relu rrelu threshold threshold_backward hardshrink softshrink prelu "
+    "_prelu_kernel "
     "eq equal ne lt le gt ge isfinite isinf isnan isneginf isposinf logical_and logical_not logical_or logical_xor "
     "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor "
     "__ilshift__ __ixor__ __lshift__ __rshift__ __xor__ clone conj_physical _conj_physical"
 )
 """Pointwise operators that are too cheap to save time at, or choose between values. All others are functions."""
 
+CHOICES = _names(
+    "where masked_fill maximum minimum fmax fmin max min clamp clamp_max clamp_min clip nan_to_num relu relu6 hardtanh "
+    "leaky_relu threshold prelu _prelu_kernel"
+)
+"""Operators that may return one of their operands as it is."""
 _COPIES = _names("_to_copy copy cat stack index index_select gather roll flip repeat constant_pad_nd")
 MULTIPLIES = _names("mul div true_divide addcmul addcdiv")
 

@@ -20,6 +20,7 @@ finite value, and not for an infinite one. A reference whose values leave the op
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -51,6 +52,10 @@ _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
+_NO_MEMORY = "can't allocate memory"
+"""What a CPU's allocator says."""
+_LARGER = 1e4
+"""Factor of inputs for which a choice may choose otherwise."""
 _ROUNDINGS = 2.0**-24
 """Share of a tolerance that roundings in float64 do not reach."""
 
@@ -113,10 +118,12 @@ class Unseen:
         self._end = time.monotonic() + message["limit_s"]
         try:
             return {"work": self._found(message["seeds"], precision=message["precision"]), "tried": True}
-        except torch.OutOfMemoryError:
-            return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
         except _OutOfTimeError:
             return {"work": "what a call leaves out (there was too little time to try)", "tried": True}
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and _NO_MEMORY not in str(error):
+                raise
+            return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
     def _found(self, seeds: list[int], *, precision: bool) -> str:
         self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
@@ -236,6 +243,17 @@ class Unseen:
         own = self._result(one.values, step)
         return not any(bool(new.isnan().any()) for new in largest) and not all(map(same_bits, own, largest))
 
+    def _chooses_otherwise(self, one: _Set, fault: Fault) -> bool:
+        """Return whether a choice that is its operand for both draws is not for larger inputs of either sign."""
+        assert fault.change is not None
+        change = Watched(fault.change)
+        for factor in (_LARGER, -_LARGER):
+            values = [factor * x if torch.is_tensor(x) and x.is_floating_point() else x for x in one.values]
+            # The reference may refuse them.
+            with contextlib.suppress(ValueError, ArithmeticError, RuntimeError), Calls(fault.step, change):
+                self._oracle.run(self._oracle.models.plain, values)
+        return change.changed
+
     def _passes(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None) -> bool:
         """Return whether a fault is unseen in the outputs and not excused."""
         if time.monotonic() > self._end:
@@ -319,6 +337,8 @@ class Unseen:
         if outputs is None:
             if fault.before is not None:
                 return True
+            if fault.chooses:
+                return self._chooses_otherwise(one, fault)
             if fault.step is None or fault.part is not None or fault.change is not None:
                 return False
             step = self._tested[fault.step]
