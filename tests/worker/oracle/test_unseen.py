@@ -230,8 +230,8 @@ LEFT_OUT = {
     ),
     "a limit never reached between products": ("(x @ w).clamp(-999, 999) @ w", "(clamp) as its operand 0"),
     "a choice that never chooses otherwise between products": (
-        "(lambda h: torch.where(h < 999, h, 0.01 * t))(x @ w) @ w",
-        "(where) as its operand 1",
+        "torch.maximum(x @ w, torch.full((64, 64), -999.0)) @ w",
+        "(maximum) as its operand 0",
     ),
     "a limit never reached between transforms": (
         "torch.fft.irfft(torch.view_as_complex(torch.view_as_real(torch.fft.rfft(x)).clamp(-999, 999)), n=64) + t",
