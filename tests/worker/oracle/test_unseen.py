@@ -72,6 +72,9 @@ SHOWN = {
     "work on a constant, which a program may contain": (
         "t + torch.linalg.qr(torch.linspace(0, 1, 65536).view(256, 256).sin() + torch.eye(256))[0][:64, :64]"
     ),
+    "rows that a mask chooses": "(lambda m: t.index_put((m,), x[m] @ w))(t[:, 0] > 0.5)",
+    "a few numbers of Python": "torch.cat([y * float(y.max()) for y in x.split((t[0, :4] * 0 + 16).int().tolist())])",
+    "a sparse product": "torch.sparse.mm((x * (x > 1)).to_sparse(), w) + t",
     "a choice that no input changes": "torch.relu(x * x @ w.abs()) @ w",
     "a norm by hand, in half precision, before a product": (
         "(lambda h: (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)) @ w.bfloat16())(x.bfloat16())"

@@ -30,12 +30,14 @@ _SPARED = 0.05
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _EXITS = (
-    *("numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr", "tolist"),
+    *("numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr"),
     *("storage", "untyped_storage", "_typed_storage"),
 )
 """Functions of a tensor whose result no operator reads."""
-_NUMBERS = ("item", "__float__", "__int__", "__complex__", "__index__")
-"""Functions of a tensor that return one number."""
+_NUMBERS = ("item", "tolist", "__float__", "__int__", "__complex__", "__index__")
+"""Functions of a tensor that return its elements."""
+_OWN = ("aten", "prims", "mkldnn", "torchvision")
+"""Namespaces of operators whose work can be known."""
 _FEW_NUMBERS = 64
 """More numbers than a reference needs for sizes and choices."""
 EXTREMES = ("amax", "amin", "aminmax", "max", "min")
@@ -119,13 +121,13 @@ def results(result: Any, number: int = 0) -> list[torch.Tensor]:
 
 
 class Exits(TorchFunctionMode):
-    """Notes how values leave the operators on tensors: for numpy, for Python's numbers, for threads, for lists."""
+    """Notes how values leave the operators on tensors: for numpy, Python's numbers, threads, lists, other operators."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
         """The first way; empty for none."""
-        self._lists = _Lists()
+        self._foreign = _Foreign()
         self._numbers = 0
 
     def __torch_function__(
@@ -135,37 +137,38 @@ class Exits(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        self._numbers += name in _NUMBERS
+        if name in _NUMBERS and isinstance(args[0], torch.Tensor):
+            self._numbers += args[0].numel()
         if name in _EXITS or (name in _NUMBERS and self._numbers > _FEW_NUMBERS):
             self.found = self.found or f"Tensor.{name}"
         return func(*args, **kwargs or {})
 
     def __enter__(self) -> Self:
         threading.setprofile(self._started)
-        self._lists.__enter__()
+        self._foreign.__enter__()
         return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         super().__exit__(kind, error, tb)
-        self._lists.__exit__(kind, error, tb)
+        self._foreign.__exit__(kind, error, tb)
         threading.setprofile(None)
         if threading.active_count() > 1:
             self._started()
-        self.found = self.found or self._lists.found
+        self.found = self.found or self._foreign.found
 
     def _started(self, *_: object) -> None:
         self.found = self.found or "another thread"
 
 
-class _Lists(Mode):
-    """Notes operators on lists of tensors, each of which does many calls' work."""
+class _Foreign(Mode):
+    """Notes operators on lists of tensors, each of which does many calls' work, and those that are not torch's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name_of(func).startswith("_foreach"):
+        if name_of(func).startswith("_foreach") or func.namespace not in _OWN:
             self.found = name_of(func)
         return func(*args, **kwargs)
 

@@ -125,7 +125,7 @@ class Questions:
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
-            found = tensors(result)
+            found = _all_tensors(result)
             kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
             before = alike[kind].nearest(call.number, found)
             if call.number in wanted and found:
@@ -134,7 +134,7 @@ class Questions:
                 tested[call.number] = replace(step, share=share, line=current_line())
                 if before is not None and not any(fault.extreme for fault in step.faults):
                     step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
-                if step.computes:
+                if step.computes and call.kind != "elementwise" and not call.passes_on:
                     straight.update(flow.curved(call.operands))
             if flow.pass_on(call, found):
                 fixed[f"{call.title} (line {current_line()})"] = calls[call.number].seconds / whole
@@ -282,7 +282,7 @@ class _Flow:
     def curved(self, values: list[torch.Tensor]) -> dict[int, Step]:
         """Return the functions that lead to some tensors, by number."""
         found = dict[int, Step]()
-        for one in values:
+        for one in _all_tensors(values):
             found |= self._steps.get(one.untyped_storage().data_ptr(), {})
         return found
 
@@ -317,7 +317,8 @@ class _Flow:
 
 
 def _all_tensors(values: Any) -> list[torch.Tensor]:
-    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+    """Return the tensors in nested values that have memory of their own, which sparse ones have not."""
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.layout is torch.strided]
 
 
 def is_scattered(fault: Fault) -> bool:

@@ -446,4 +446,6 @@ def _all_rounded(value: Any, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def _floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    """Return whether a value is a floating-point or complex tensor, and not sparse."""
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_dense and (value.is_floating_point() or value.is_complex())

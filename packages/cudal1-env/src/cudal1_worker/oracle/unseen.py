@@ -342,6 +342,8 @@ class Unseen:
             if fault.step is None or fault.part is not None or fault.change is not None:
                 return False
             step = self._tested[fault.step]
+            if stand_in and tuple(stand_in[0].shape) != step.shapes[Result(0)]:
+                return False  # as many elements as the data say: another draw's cannot replace them
             return (step.is_product and step.share >= _LONG) or self._may_differ(one, fault.step)
         excused = fault.rounds
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
