@@ -388,6 +388,26 @@ def test_weights_outside_the_state_are_named(made: str, named: str, judge: Judge
     assert pool.doubts() == ([f"seeded tensor {named} outside the state"] if named else [])
 
 
+@pytest.mark.parametrize(
+    "weight",
+    [
+        "torch.linalg.qr(self.w)[0]",
+        "(x.new_zeros(256, 256) + self.w).lgamma()",
+        "torch.where(x.isfinite().all(), self.w, torch.nan).lgamma()",
+    ],
+)
+def test_work_on_weights_alone_is_named(weight: str, judge: Judge) -> None:
+    text = task_of(f"t + x @ ({weight})[:64, :64]").source.replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.w = nn.Parameter(torch.rand(256, 256) + 1)\n    def forward",
+    )
+    task = Task(id="file/own", source=text, name="own", level=1, origin="file")
+    pool = judge._pools.take(Case(task, "", "training"), None)
+    pool.sets(0, 1)
+    assert "work that is the same for all inputs, such as step" in pool.doubts()[0]
+
+
 def test_a_task_is_asked_once_though_its_secrets_change(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(task_of("x @ w + 1"), "", "training")
     first = judge._pools.take(case, None)

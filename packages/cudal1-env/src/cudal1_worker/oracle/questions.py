@@ -83,6 +83,8 @@ class Step:
     is_product: bool = False
     computes: bool = False
     """Whether it is a product, a function, or an opaque call that does more than move values."""
+    of_state: bool = False
+    """Whether it computes, and something that it reads depends on the model's state."""
     terms: dict[int, int] = field(default_factory=dict[int, int])
     """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
     share: float = 0.0
@@ -106,8 +108,6 @@ class Questions:
         self._oracle = oracle
         self.exit = ""
         """How values leave the operators, as `Exits` says; set by `steps`."""
-        self.constant = ""
-        """That much work depends on the model's state alone, if so; set by `steps`."""
 
     def steps(self, values: list[Any], draw: random.Random) -> dict[int, Step]:
         """Return the calls to test, by number."""
@@ -120,7 +120,7 @@ class Questions:
             return tested
         calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
         whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
-        flow, straight, fixed = _Flow(values, kept), dict[int, Step](), dict[str, float]()
+        flow, straight = _Flow(values, kept), dict[int, Step]()
         alike = defaultdict[object, _Alike](_Alike)
 
         def look(call: Call) -> Any:
@@ -131,19 +131,17 @@ class Questions:
             if call.number in wanted and found:
                 share = calls[call.number].seconds / whole
                 step = self._step(call, found, kept)
-                tested[call.number] = replace(step, share=share, line=current_line())
+                of_state = step.computes and flow.is_of_state(call)
+                tested[call.number] = replace(step, share=share, line=current_line(), of_state=of_state)
                 if before is not None and not any(fault.extreme for fault in step.faults):
                     step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
                 if step.computes and call.kind != "elementwise" and not call.passes_on:
                     straight.update(flow.curved(call.operands))
-            if flow.pass_on(call, found):
-                fixed[f"{call.title} (line {current_line()})"] = calls[call.number].seconds / whole
+            flow.pass_on(call, found)
             return result
 
         with Calls(change=look):
             self._oracle.run(model, values)
-        if sum(fixed.values()) > LITTLE:
-            self.constant = f"work that is the same for all inputs, such as {max(fixed, key=lambda name: fixed[name])}"
         for number in draw.sample(sorted(straight), min(len(straight), _STRAIGHT)):
             tested.setdefault(number, straight[number]).faults.extend(straight[number].faults)
         return tested
@@ -187,7 +185,7 @@ class Questions:
         shapes = {operand: tuple(one.shape) for operand, one in parted.items()}
         terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
         computes = computes or call.is_product or call.kind == "elementwise"
-        return Step(name, twin, faults, shapes, call.is_product, computes, terms)
+        return Step(name, twin, faults, shapes, call.is_product, computes, terms=terms)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -272,8 +270,8 @@ class _Flow:
 
     def __init__(self, inputs: list[Any], kept: Container[int]) -> None:
         self._kept = kept
-        self._fixed = set[int]()
-        """What depends on state alone."""
+        self._of_state = set[int]()
+        """What depends on state."""
         self._steps = dict[int, dict[int, Step]]()
         """Functions by number, for all that depends on inputs."""
         for one in _all_tensors(inputs):
@@ -286,17 +284,15 @@ class _Flow:
             found |= self._steps.get(one.untyped_storage().data_ptr(), {})
         return found
 
-    def pass_on(self, call: Call, result: list[torch.Tensor]) -> bool:
-        """Note a call's result; return whether it depends on state alone, so that a program could keep it."""
-        # The values of a tensor of its shape are no matter for zeros.
-        given = (
-            []
-            if call.name.startswith("new_") or call.name.endswith("_like")
-            else _all_tensors((call.args, call.kwargs))
-        )
-        places = {one.untyped_storage().data_ptr() for one in given}
-        depending = places & self._steps.keys()
-        fixed = not depending and any(place in self._kept or place in self._fixed for place in places)
+    def is_of_state(self, call: Call) -> bool:
+        """Return whether something that a call reads depends on state."""
+        places = {one.untyped_storage().data_ptr() for one in _all_tensors((call.args, call.kwargs))}
+        return any(place in self._kept or place in self._of_state for place in places)
+
+    def pass_on(self, call: Call, result: list[torch.Tensor]) -> None:
+        """Note a call's result."""
+        given, of_state = _all_tensors((call.args, call.kwargs)), self.is_of_state(call)
+        depending = {one.untyped_storage().data_ptr() for one in given} & self._steps.keys()
         passes = call.passes_on and not (call.name in MULTIPLIES and len(depending) > 1)
         own = self.curved(given) if passes else {}
         straight = [("on a straight line", omitted.straightened)] if omitted.is_curved(call) else []
@@ -308,12 +304,11 @@ class _Flow:
             own = own | {call.number: Step(call.title, call.place, faults, line=current_line())}
         for place in [one.untyped_storage().data_ptr() for one in result]:
             self._steps.pop(place, None)  # of a tensor that had this memory before
-            self._fixed.discard(place)
+            self._of_state.discard(place)
             if depending:
                 self._steps[place] = own
-            elif fixed:
-                self._fixed.add(place)
-        return fixed
+            if of_state:
+                self._of_state.add(place)
 
 
 def _all_tensors(values: Any) -> list[torch.Tensor]:

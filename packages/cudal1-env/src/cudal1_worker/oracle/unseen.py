@@ -103,6 +103,8 @@ class Unseen:
         self._oracle = oracle
         self._tested: dict[int, Step] = {}
         """Calls to test, by number."""
+        self._same = set[int]()
+        """Steps of which something depends on the model's state, and that have the same results for both draws."""
         self._questions = Questions(oracle)
         self._end = math.inf
         """When the search ends, by `time.monotonic`."""
@@ -126,6 +128,7 @@ class Unseen:
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
     def _found(self, seeds: list[int], *, precision: bool) -> str:
+        self._same.clear()
         self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
         if self._questions.exit:
             return f"work outside of operators, in which no fault can be tried ({self._questions.exit})"
@@ -150,8 +153,16 @@ class Unseen:
             if not (accepting or left):
                 break
         if accepting or not left:
-            return accepting or self._questions.constant
+            return accepting or self._constant()
         return left[0].text if left[0].step is None else self._tested[left[0].step].located(left[0].text)
+
+    def _constant(self) -> str:
+        """Return the longest of the steps whose results are the same for all draws, if they take much time together."""
+        steps = [self._tested[step] for step in self._same]
+        if sum(step.share for step in steps) < LITTLE:
+            return ""
+        longest = max(steps, key=lambda step: step.share)
+        return longest.located(f"work that is the same for all inputs, such as {longest.name}")
 
     def _that_save_time(self, passed: list[Fault]) -> list[Fault]:
         """Return faults without those in single elements and repeated steps, if these take little time together."""
@@ -228,7 +239,10 @@ class Unseen:
         """Return whether a part of a product, or of what an opaque call computes, comes again, but not all of it."""
         own = self._result(one.values, step) if self._tested[step].computes else []
         if other is None or all(map(same_bits, own, other)):
+            if own and self._tested[step].of_state:
+                self._same.add(step)
             return False
+        self._same.discard(step)
         pairs = [(one, two) for one, two in zip(own, other, strict=True) if one.is_floating_point() or one.is_complex()]
         return any(came_again(one, two) > SHARE for one, two in pairs)
 
