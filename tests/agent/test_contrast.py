@@ -17,6 +17,7 @@ from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import ContrastSettings, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer, contrast_config, prompt_writer, run_contrast
 from cudal1_agent.stages.scoring import NO_SECTIONS, REFUSED, TRUNCATED, Drawn, Outcome, Scorer, alike
@@ -84,26 +85,28 @@ def log_reward(task: Task, source: str) -> float:
     return reward_of(HashEvaluator().evaluate(task, source), "log")
 
 
-def test_a_marked_task_pays_and_shows_nothing_above_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marked_task_pays_and_shows_nothing_above_one(tmp_path: Path) -> None:
     first = suite()[0]
     found = TaskAudit(name=first.id, sha256=reference_sha256(first), verdict="survivors", survivors=("zeros",), sets=12)
     report = AuditReport(suite="small", device="cpu", max_sets=12, tasks=(found,))
-    monkeypatch.setattr("cudal1_agent.run.session.find_audit", lambda *_: report)
+    evaluator = HashEvaluator()
+    evaluator.learn(report)
     with session(tmp_path / "run", SETTINGS) as run:
-        run.folder.archive.add(evaluation(first, "class ModelNew: ...  # fast\n", 4.0))
+        run.verdicts = Verdicts(evaluator, run.folder.archive)
+        fast = next(one for one in programs(run, correct=True, count=99) if log_reward(first, one) > 0.0)
+        scorer = scored(run, [build_answer("a", "b", fast)])[1]
+        assert scorer.smoother.recent == (0.0,), "the logarithm of 1"
+        (kept,) = run.folder.archive.evaluations()
+        assert kept.speedup is not None
+        assert kept.speedup.point > 1.0
         drawn: list[Drawn] = []
         prompt = prompt_writer(run, tmp_path / "run" / "model", drawn, chat=False)(first.id, 0)
         assert len(drawn[0].programs) == 1
         assert "(1.00)" in str(prompt)
-        assert "(4.00)" not in str(prompt)
         contrastive = with_flags(SETTINGS, {"evaluation": {"exemplars": True}})
         builder = run.prompts(tmp_path / "run" / "model")
-        evaluated = prompts_for(builder, contrastive, run.folder.archive, run.audit)(first)
+        evaluated = prompts_for(builder, contrastive, run.folder.archive)(first)
         assert "(1.00)" in evaluated
-        assert "(4.00)" not in evaluated
-        fast = next(one for one in programs(run, correct=True, count=99) if log_reward(first, one) > 0.0)
-        scorer = scored(run, [build_answer("a", "b", fast)])[1]
-        assert scorer.smoother.recent == (0.0,), "the logarithm of 1"
 
 
 def test_truncated_answers_get_no_reward_and_answers_without_sections_that_of_a_failure(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cudal1_data import Split, Suite, Task
 from cudal1_data.hashes import digest
 from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.evaluator import ByEach
 from cudal1_env.records import Evaluation, Latency, OutputError, Precision, Seconds, Speedup, Status
 
 REFERENCE = """\
@@ -76,7 +77,7 @@ def evaluation(
     )
 
 
-class RuleEvaluator:
+class RuleEvaluator(ByEach):
     """Judges by the text alone: `# speedup 2.0` counts, `# status CRASH` too, `# broken machine` raises.
 
     References with `# refused` are those of tasks that cannot be judged.
@@ -87,18 +88,25 @@ class RuleEvaluator:
         self.batches: list[int] = []
         self.closed = False
 
-    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
-        return self.evaluate_many([(task, source)], precision=precision)[0]
-
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
         assert not self.closed
         self.batches.append(len(jobs))
         self.jobs += [(task.id, source) for task, source in jobs]
-        found = [self._judge(task, source) for task, source in jobs]
         update: dict[str, Any] = {"precision": precision}
         if precision == "correct":
             update |= {"speedup": None, "reference": None, "candidate": None}
-        return [Evaluation.model_validate(one.model_dump() | update) for one in found]
+        for index, (task, source) in enumerate(jobs):
+            try:
+                found = Evaluation.model_validate(self._judge(task, source).model_dump() | update)
+                done(index, self._limited_by_audits(found))
+            except TaskError as error:
+                done(index, error)
 
     def close(self) -> None:
         self.closed = True

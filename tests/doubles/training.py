@@ -98,7 +98,7 @@ class HashEvaluator(ByEach):
     ) -> None:
         for index, (task, source) in enumerate(jobs):
             try:
-                outcome: Evaluation | TaskError = self._judge(task, source, precision)
+                outcome: Evaluation | TaskError = self._limited_by_audits(self._judge(task, source, precision))
             except TaskError as error:
                 outcome = error
             done(index, outcome)

@@ -95,6 +95,8 @@ def test_trl_pays_what_the_environment_pays(tmp_path: Path, source: str, marked:
     with contextlib.closing(CudaOptEnv(tasks, evaluator=RuleEvaluator(), split=None, reward=rule)) as env:
         env.reset()
         assert env.step(source)[1] == rollout.get_reward() == paid[0]
+    if source == program(3.0):
+        assert (paid[0] == {"speedup": 1.0, "log": 0.0, "milestone": 1.0}[rule]) == marked
 
 
 def mark_all(tasks: Suite, folder: Path) -> None:

@@ -13,13 +13,25 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from cudal1_data import load_task
+from cudal1_data import load_suite, load_task
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
+from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
+from cudal1_env.judge.measure import record
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.record import Seen, Verdict
+from cudal1_env.judge.measure.timing.interference import Alone
+from cudal1_env.judge.measure.timing.overhead import Overhead
+from cudal1_env.judge.measure.timing.trial import TrialResult
+from cudal1_env.judge.measure.timing.trials import Trials
+from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.local import LocalEvaluator
+from cudal1_env.records import Evaluation, Speedup
 from cudal1_env.reward import reward_of
+from cudal1_env.stats import TrialSamples
 from doubles.judges import own_zygotes
 from gymnasium.utils.env_checker import check_env
+from task_programs import candidate, reference
 
 FAST = """\
 import torch.nn as nn
@@ -85,6 +97,40 @@ def test_environments_of_a_process_share_one_judge() -> None:
         one.close()
         assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
     assert children() == before
+
+
+def test_environments_of_a_process_are_limited_by_their_own_audits_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    samples = TrialSamples((40.0, 40.0), (10.0, 10.0))
+    trial = TrialResult(samples, Overhead(0.1, 0.1, 0.01), (40.0, 40.0), Alone((0.0, 0.0), (0.0, 0.0)), 1.0)
+
+    def measured(_: Trials, built: Built, pool: Pool) -> Verdict:
+        return record.measured(built, Seen(trials=[trial]), Speedup(low=3.9, point=4.0, high=4.1), 3.9)
+
+    monkeypatch.setattr(Trials, "measure", measured)
+    rows = reference("return torch.stack([row.sum() for row in x[0]])", "[torch.randn(64, 16)]")
+    (tmp_path / "rows.py").write_text(rows.source)
+    tasks = load_suite(tmp_path, device="cpu")
+    entry = TaskAudit(
+        name=tasks[0].id, sha256=reference_sha256(tasks[0]), verdict="survivors", survivors=("zeros",), sets=12
+    )
+    report = AuditReport(suite="rows", device="cpu", max_sets=12, tasks=(entry,))
+    (tmp_path / "audit.json").write_text(report.model_dump_json())
+    found: list[tuple[float, Evaluation]] = []
+    with contextlib.ExitStack() as opened:
+        for audit in ("auto", None, "auto"):
+            env = opened.enter_context(contextlib.closing(CudaOptEnv(tasks, device="cpu", split=None, audit=audit)))
+            env.reset()
+            _, paid, _, _, info = env.step(candidate("return x[0].sum(1)"))
+            found.append((paid, info["evaluation"]))
+    for paid, limited in (found[0], found[2]):
+        assert (paid, limited.rewarded_low) == (1.0, 1.0)
+        assert "an audit found incorrect programs that are accepted: zeros" in limited.message
+    paid, free = found[1]
+    assert paid == free.rewarded_low
+    assert paid > 3.0
+    assert "audit" not in free.message
 
 
 def test_check_env_with_the_real_judge() -> None:

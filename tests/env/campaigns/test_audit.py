@@ -27,6 +27,7 @@ from cudal1_env.mutants import rounded
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
 from doubles.evaluator import RuleEvaluator, program, suite, task
+from env.services import serving
 
 CPU = Machine(device="cpu")
 
@@ -405,12 +406,15 @@ def test_a_marked_task_pays_nothing_above_one_and_says_why(report_file: Path) ->
     env.reset(options={"task": "scan"})
     observation, reward, _, _, info = env.step(program(3.0))
     assert (reward, info["status"], info["speedup"]) == (1.0, "CORRECT", 3.0)
-    assert "zeros" in info["audit"]
-    assert observation["last"]["message"].startswith("toy/scan pays nothing above 1")
+    assert info["evaluation"].rewarded_low == 1.0
+    message = observation["last"]["message"]
+    assert message == info["evaluation"].message
+    assert "no reward above 1" in message
+    assert "an audit found incorrect programs that are accepted: zeros" in message
     assert [one["speedup"] for one in observation["exemplars"]] == [1.0], "no prompt recommends what is not paid"
     env.reset(options={"task": "add"})
-    observation, reward, _, _, info = env.step(program(3.0))
-    assert (reward > 2.9, "audit" in info) == (True, False)
+    observation, reward, *_ = env.step(program(3.0))
+    assert reward > 2.9
     assert observation["last"]["message"] == "the double says CORRECT"
     env.close()
     env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, reward="log", attempts=2)
@@ -425,8 +429,24 @@ def test_a_vector_environment_marks_its_parts(report_file: Path) -> None:
     envs.reset(options={"task": "scan"})
     _, rewards, _, _, infos = envs.step((program(3.0), program(2.0)))
     assert rewards.tolist() == [1.0, 1.0]
-    assert "zeros" in infos["audit"][1]
+    assert "zeros" in infos["evaluation"][1].message
     envs.close()
+
+
+def test_an_environment_without_the_audit_pays_what_was_measured() -> None:
+    env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=None)
+    env.reset(options={"task": "scan"})
+    assert env.step(program(3.0))[1] > 2.9
+    env.close()
+
+
+@pytest.mark.parametrize("audit", [True, False])
+def test_a_client_limits_the_verdicts_of_a_service_without_the_audit(report_file: Path, audit: bool) -> None:
+    with serving(allow_tasks=True) as service:
+        env = CudaOptEnv(Suite("toy", toys()), evaluator=service.url, audit=report_file if audit else None)
+        env.reset(options={"task": "scan"})
+        assert (env.step(program(3.0))[1] == 1.0) == audit
+        env.close()
 
 
 def test_where_an_audit_is_found(tmp_path: Path, report_file: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from cudal1_env.errors import RecordError
 from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit
-from cudal1_env.records import Evaluation, read_record
+from cudal1_env.records import Evaluation, Status, read_record
 from cudal1_env.records.old_names import OLD_NAMES
+from cudal1_env.reward import reward_of
 from doubles.evaluator import evaluation
 
 
@@ -33,6 +34,23 @@ def test_a_record_with_the_old_names_is_the_record() -> None:
         assert f'"{name}"' not in old_record + old_audit
     assert Evaluation.model_validate_json(old_record) == one
     assert AuditReport.model_validate_json(old_audit) == audit
+
+
+def test_a_doubted_record_pays_at_most_one_and_says_why() -> None:
+    fast, slow = evaluation(speedup=3.0), evaluation(speedup=0.5)
+    low = fast.model_copy(update={"rewarded_low": 2.5})
+    for one in (fast, low):
+        doubted = one.doubted(["zeros pass"])
+        assert (reward_of(one) > 1.0, reward_of(doubted)) == (True, 1.0)
+        assert (doubted.rewarded_low, doubted.speedup, doubted.counted_low) == (1.0, one.speedup, 1.0)
+        assert "zeros pass" in doubted.message
+        assert doubted.doubted(["zeros pass"]) == doubted, "a record says it once"
+        assert Evaluation.model_validate_json(doubted.model_dump_json()) == doubted
+    assert fast.doubted([]) == fast
+    untimed = fast.model_copy(update={"precision": "correct", "speedup": None})
+    impossible = fast.model_copy(update={"status": Status.IMPOSSIBLE})
+    for one in (slow, untimed, impossible, evaluation(status=Status.CRASH)):
+        assert one.doubted(["zeros pass"]) == one
 
 
 def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:

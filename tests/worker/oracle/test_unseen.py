@@ -421,11 +421,14 @@ def test_a_task_is_asked_once_though_its_secrets_change(judge: Judge, monkeypatc
 
 def test_an_audit_that_calls_the_task_sound_ends_the_question(judge: Judge) -> None:
     task = task_of(UNSEEN["few largest places"])
-    assert not judge._case(task, "", "training").is_sound
+    assert judge._case(task, "", "training").doubts is None
     entry = TaskAudit(name=task.id, sha256=reference_sha256(task), verdict="sound", sets=1)
-    for protocol, sound in (("1", False), (PROTOCOL_VERSION, True)):
+    for protocol, doubts in (("1", None), (PROTOCOL_VERSION, ())):
         judge.learn(AuditReport(suite="own", device="cpu", protocol=protocol, max_sets=1, tasks=(entry,)))
-        assert judge._case(task, "", "training").is_sound is sound
+        assert judge._case(task, "", "training").doubts == doubts
+    marked = entry.model_copy(update={"verdict": "survivors", "survivors": ("zeros",)})
+    judge.learn(AuditReport(suite="own", device="cpu", protocol="1", max_sets=1, tasks=(marked,)))
+    assert judge._case(task, "", "training").doubts == ("an audit found incorrect programs that are accepted: zeros",)
 
 
 def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:

@@ -55,7 +55,8 @@ def train(
         origin: Another run and a stage of it, or `seeds`: the run begins where that ended, with settings from
             `forked_settings`.
         seconds: Time limit, after which the run stops where it can be resumed; None trains to the end.
-        evaluator: Judges answers, and is not closed; None makes the judge that the settings name.
+        evaluator: Judges answers by the audits that it has, and is not closed; None makes the judge that the settings
+            name, with the suite's audit.
         suite: The tasks; None loads the suite that the settings name.
 
     Returns:

@@ -17,7 +17,7 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError, TaskError, check_choice
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.gate import find_audit, most_paid
+from cudal1_env.gate import find_audit
 from cudal1_env.hardware import available_needs, resolve_device
 from cudal1_env.known import Seeding, seed_archive
 from cudal1_env.local import LocalEvaluator
@@ -138,12 +138,11 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     At `correct` precision the judge times nothing. A correct program then gets the reward of the slowest correct
     program: 0 under the rule `speedup`, log(0.1) under `log`, 1 under `milestone`.
 
-    A task whose checker accepts incorrect answers (`cudal1-env audit`) pays at most 1; messages say so.
+    A task whose checker accepts incorrect answers (`cudal1-env audit`) pays at most 1; the record's message says so.
 
     ## Info
     `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a correct
-    program, speedup and latencies with units; `audit` says why a task pays nothing above 1. Unknown values are left
-    out.
+    program, speedup and latencies with units. Unknown values are left out.
 
     ## Episode end
     Terminated after `attempts` attempts. Truncated, with a reward of 0 and the reason in `info["task_error"]`, if the
@@ -189,6 +188,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             evaluator: An `Evaluator`, or the URL of a service (`cudal1-env serve`). None starts a judge on this machine
                 at the first step. The environment does not close an `Evaluator` that it was given.
             audit: File of `cudal1-env audit --out`; its marked tasks pay at most 1. `auto` uses the suite's own file.
+                None lifts the limit, unless the given `Evaluator` or the service has the audit already.
             seed_variants: When a task is first drawn, measure its known programs (its variants, then programs from
                 templates) until the archive has six of them in three score buckets or no more are known. So the first
                 observation already has exemplars. On held-out tasks this shows known answers to the policy.
@@ -215,13 +215,12 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._seeding = Seeding() if seed_variants else None
-        self.audit = find_audit(audit, self.suite.name, self.device)
+        if (found := find_audit(audit, self.suite.name, self.device)) is not None:
+            self.evaluator.learn(found)
         self._check_tasks()
 
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
-        if self.audit is not None and isinstance(self._own, LocalEvaluator):
-            self._own.learn(self.audit)
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
             max_source_chars,
@@ -232,7 +231,6 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._task: Task | None = None
         self._attempt = 0
         self._last: Evaluation | None = None
-        self._complaint: str | None = None
         self.refused: dict[str, str] = {}  # tasks that cannot be judged, with the reason; not drawn again
         self._closed = False
 
@@ -272,7 +270,6 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._task = self._seeded(self._named(name)) if name is not None else self._drawn()
         self._attempt = 0
         self._last = None
-        self._complaint = None if self.audit is None else self.audit.complaint(self._task)
         return self._observation(), {"task": self.task.id, "level": self.task.level}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -317,9 +314,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
-        if self._complaint is not None:
-            info["audit"] = self._complaint
-        reward = reward_of(evaluation, self._reward, most=most_paid(self.audit, self.task))
+        reward = reward_of(evaluation, self._reward)
         return self._observation(), reward, self._attempt >= self.attempts, False, info
 
     def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
@@ -330,8 +325,6 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         lines = [f"{self.task.id} (level {self.task.level}), attempt {self._attempt} of {self.attempts}"]
         if self._last is not None:
             lines.append(f"{self._last.status}: {self._last.message}")
-            if self._complaint is not None:
-                lines.append(self._complaint)
             if self._last.candidate and self._last.reference:
                 times = f"{self._last.candidate.median_ms:.3g} ms against {self._last.reference.median_ms:.3g} ms"
                 lines.append(f"latency {times} of the reference")
@@ -372,12 +365,11 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         return task
 
     def _observation(self) -> Observation:
-        most = most_paid(self.audit, self.task)
-        variants = scored(self.archive.variants(self.task.id), task_source=self.task.source, most=most)
+        variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)
         shown = [variant for variant in variants if len(variant.source) <= self.max_source_chars]
         chosen = self._rule.choose(shown, self.exemplars, self.np_random) if self.exemplars else []
         last = self._last
-        message = "; ".join(text for text in (self._complaint, last.message) if text) if last else ""
+        message = last.message if last else ""
         speedup = last.speedup.point if last and last.correct and last.speedup else 0.0
         return {
             "task": self.task.id,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
+from cudal1_env.gate import AuditReport
 from cudal1_env.records import Evaluation, Precision
 
 
@@ -29,6 +31,10 @@ class Evaluator(Protocol):
 
         Builds run in parallel and measurements one at a time; verdicts at `correct` precision run in parallel.
         """
+        ...
+
+    def learn(self, audit: AuditReport) -> None:
+        """Load an audit: tasks that it marks pay nothing above 1, and their records say so."""
         ...
 
     def close(self) -> None:
@@ -61,6 +67,17 @@ class EachEvaluator(Protocol):
 
 class ByEach(ABC):
     """Base class of an `Evaluator` that implements only `evaluate_each`."""
+
+    _doubts: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """What audits doubt of tasks, by the hash of the reference; see `AuditReport.doubts`."""
+
+    def learn(self, audit: AuditReport) -> None:
+        """Load an audit; see `Evaluator`."""
+        self._doubts = {**self._doubts, **audit.doubts()}
+
+    def _limited_by_audits(self, record: Evaluation) -> Evaluation:
+        """Return a record from elsewhere with the limit of this evaluator's audits."""
+        return record.doubted(self._doubts.get(record.task_sha256, ()))
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate; see `Evaluator`."""

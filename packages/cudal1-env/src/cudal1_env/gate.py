@@ -1,11 +1,10 @@
-"""The task gate: an audit's findings, in a file that the environment reads.
+"""The task gate: an audit's findings, in a file that judges load.
 
-A task whose checker accepts incorrect programs would reward them, so by default it pays nothing above 1.
+A task whose checker accepts incorrect programs would reward them. A judge with its audit pays nothing above 1 for it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +22,6 @@ from cudal1_env.records.results import form_of, read_results
 
 AUDIT_FILE = "audit.json"
 """Name of a suite's own audit, in the suite's folder; for a table `tasks.jsonl` it is `tasks.audit.json`."""
-
-MAX_REWARD_OF_MARKED = 1.0
-"""Largest speedup that a task with surviving mutants pays."""
 
 
 class InputSensitivity(BaseModel):
@@ -88,29 +84,21 @@ class AuditReport(BaseModel):
     tasks: tuple[TaskAudit, ...]
     """The tasks, in the suite's order."""
 
-    def complaint(self, task: Task) -> str | None:
-        """Return why a task pays nothing above 1; None if no survivor is known.
+    def doubts(self) -> dict[str, tuple[str, ...]]:
+        """Return what is doubted of each task, by the hash of the reference, so not of the same task at another size.
 
-        The task is found by its reference program, so an audit does not apply to the same task at another size.
+        A marked task has one doubt, a sound task none. A task that was sound under another protocol is left out.
         """
-        sha256 = reference_sha256(task)
-        for one in self.tasks:
-            if one.sha256 == sha256 and one.verdict == "survivors":
-                return (
-                    f"{task.id} pays nothing above {MAX_REWARD_OF_MARKED:g}: its checker accepts incorrect programs "
-                    f"({', '.join(one.survivors)}); audit=None lifts the limit"
-                )
-        return None
+        text = "an audit found incorrect programs that are accepted: {}"
+        sound = [one for one in self.tasks if one.verdict == "sound" and self.protocol == PROTOCOL_VERSION]
+        marked = [one for one in self.tasks if one.verdict == "survivors"]
+        return {one.sha256: () for one in sound} | {
+            one.sha256: (text.format(", ".join(one.survivors)),) for one in marked
+        }
 
     def error_factors(self) -> dict[str, float]:
         """Return the error factors that are smaller than the setting, by the hash of the reference."""
         return {one.sha256: one.error_factor for one in self.tasks if one.error_factor is not None}
-
-    def sound(self) -> set[str]:
-        """Return the hashes of references whose checker is sound under the current protocol."""
-        if self.protocol != PROTOCOL_VERSION:
-            return set()
-        return {one.sha256 for one in self.tasks if one.verdict == "sound"}
 
     def shares(self) -> dict[str, tuple[float, ...]]:
         """Return the minimum influential share of each input tensor, by the hash of the reference."""
@@ -193,11 +181,6 @@ def report_of(lines: Sequence[AuditLine]) -> AuditReport:
 def reference_sha256(task: Task) -> str:
     """Return the hash of a task's reference, as in records."""
     return digest(task.source)
-
-
-def most_paid(audit: AuditReport | None, task: Task) -> float:
-    """Return the largest speedup that a task pays and that prompts show for it."""
-    return math.inf if audit is None or audit.complaint(task) is None else MAX_REWARD_OF_MARKED
 
 
 def load_audit(path: str | Path) -> AuditReport:

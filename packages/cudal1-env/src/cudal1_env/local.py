@@ -23,24 +23,27 @@ class _Shared:
     users: int
 
 
-_shared: dict[tuple[int, Device], _Shared] = {}
-"""Judges by process id (a forked child must start its own) and device."""
+_Key = tuple[int, Device, tuple[AuditReport, ...]]
+
+_shared: dict[_Key, _Shared] = {}
+"""Judges by process id (a forked child must start its own), device and audits."""
 
 _lock = threading.Lock()
 
 
 class LocalEvaluator:
-    """An `Evaluator` that starts its judge on first use and shares it with the others of its process and device."""
+    """An `Evaluator` that starts its judge on first use and shares it with others of its process, device and audits."""
 
     def __init__(self, device: Device) -> None:
         """Prepare to judge on `device`; nothing is started yet."""
         self.device: Device = device
-        self._key: tuple[int, Device] | None = None
-        self._audits: list[AuditReport] = []
+        self._key: _Key | None = None
+        self._audits: tuple[AuditReport, ...] = ()
 
     def learn(self, audit: AuditReport) -> None:
         """Load an audit into the judge before its next call; see `Judge.learn`."""
-        self._audits.append(audit)
+        if audit not in self._audits:
+            self._audits += (audit,)
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate; see `Evaluator`."""
@@ -78,18 +81,19 @@ class LocalEvaluator:
         self.close()
 
     def _judge(self) -> Judge:
-        """Return this process's judge, starting it if there is none."""
-        key = (os.getpid(), self.device)
+        """Return this process's judge with these audits, starting it if there is none."""
+        key = (os.getpid(), self.device, self._audits)
+        if self._key not in (None, key):
+            self.close()
         with _lock:
             if key not in _shared:
                 # Imported late, so that making an environment stays cheap.
                 from cudal1_env.judge import Judge, JudgeSettings
 
                 _shared[key] = _Shared(Judge(JudgeSettings(device=self.device)), users=0)
+                for audit in self._audits:
+                    _shared[key].judge.learn(audit)
             if self._key != key:
                 self._key = key
                 _shared[key].users += 1
-            judge = _shared[key].judge
-            while self._audits:
-                judge.learn(self._audits.pop())
-            return judge
+            return _shared[key].judge

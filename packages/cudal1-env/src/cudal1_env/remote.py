@@ -227,7 +227,7 @@ class RemoteEvaluator(ByEach):
         if record.seed_commitment is not None:
             with self._lock:
                 self._commitments.add(record.seed_commitment)
-        return record
+        return self._limited_by_audits(record)
 
     def _check_tries(self, faults: int, outcome: Outcome) -> None:
         if faults >= _TRIES:

@@ -38,7 +38,6 @@ def reward(
     rule: Rule = "speedup",
     *,
     rewarded_low: float | None = None,
-    most: float = math.inf,
 ) -> float:
     """Return the reward of a verdict.
 
@@ -55,7 +54,6 @@ def reward(
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: One of the three rules.
         rewarded_low: `rewarded_low` of the record; by default `speedup.low`.
-        most: Largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
 
     Raises:
         SettingsError: There is no such rule.
@@ -67,8 +65,6 @@ def reward(
     1.0
     >>> reward(Status.CORRECT, Speedup(low=0.01, point=0.2, high=9.0))
     0.2
-    >>> reward(Status.CORRECT, Speedup(low=1.8, point=1.9, high=2.0), most=1.0)
-    1.0
     >>> reward(Status.WRONG_OUTPUT, None)
     0.0
     """
@@ -77,7 +73,7 @@ def reward(
     if status is Status.CORRECT:
         if speedup is None:
             raise ValueError("a CORRECT verdict has no speedup; pass the record's own")
-        value = min(_worth(speedup, speedup.low if rewarded_low is None else rewarded_low), most)
+        value = _worth(speedup, speedup.low if rewarded_low is None else rewarded_low)
     if rule == "speedup":
         return value
     if rule == "log":
@@ -85,11 +81,11 @@ def reward(
     return float(sum(1 for threshold in MILESTONES if value > threshold))
 
 
-def reward_of(evaluation: Evaluation, rule: Rule = "speedup", *, most: float = math.inf) -> float:
+def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
     """Return the reward of a record; see `reward`. A correct program that was not timed gets its value in `UNTIMED`."""
     if evaluation.correct and evaluation.precision == "correct":
         return UNTIMED[rule]
-    return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low, most=most)
+    return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low)
 
 
 def _worth(speedup: Speedup, rewarded_low: float) -> float:

@@ -19,7 +19,6 @@ from cudal1_env.archive import Archive
 from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, choose_evaluator, close_owned
 from cudal1_env.errors import SettingsError, check_choice
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.local import LocalEvaluator
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -89,8 +88,6 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
             self.envs = [first, *others]
             for env in self.envs:
                 env.refused = first.refused
-            if first.audit is not None and isinstance(self._own, LocalEvaluator):
-                self._own.learn(first.audit)
         except BaseException:
             self.close_extras()
             raise

@@ -12,7 +12,6 @@ from cudal1_data.copies import is_copy
 from cudal1_data.hashes import skeleton_hash
 from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
-from cudal1_env.gate import AuditReport, most_paid
 from cudal1_env.records import Precision
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
@@ -205,21 +204,20 @@ def rule_of(contrast: ContrastSettings) -> Exemplars:
     return exemplars_by_name(rules[contrast.arm], tau=contrast.tau, width=contrast.width)
 
 
-def prompts_for(prompts: PromptBuilder, settings: Settings, archive: Archive, audit: AuditReport | None) -> PromptFor:
+def prompts_for(prompts: PromptBuilder, settings: Settings, archive: Archive) -> PromptFor:
     """Return a function that makes the prompts of an evaluation.
 
     Args:
         prompts: Makes a prompt from a task and its exemplars.
         settings: Whether exemplars are shown, how many, and by which rule.
         archive: Where they come from when a prompt is made.
-        audit: Audit of the tasks; what it marks is shown with a speedup of at most 1.
     """
     if not settings.evaluation.exemplars:
         return prompts
     rule = rule_of(settings.contrast)
 
     def contrastive(task: Task) -> str:
-        known = scored(archive.variants(task.id), task_source=task.source, most=most_paid(audit, task))
+        known = scored(archive.variants(task.id), task_source=task.source)
         return prompts(task, shown_exemplars(rule, known, task, settings.prompt.exemplars, [settings.seed, 2]))
 
     return contrastive

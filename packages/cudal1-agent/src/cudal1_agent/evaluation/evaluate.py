@@ -13,7 +13,6 @@ from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_data.suggest import did_you_mean
 from cudal1_env import Archive
 from cudal1_env.evaluator import EachEvaluator
-from cudal1_env.gate import find_audit
 from cudal1_env.records import Precision
 from cudal1_env.stats import paired_change
 
@@ -123,7 +122,7 @@ def tabulate(
         results = assess(
             policy,
             session.tasks.groups,
-            prompts_for(session.prompts(model), settings, session.folder.archive, session.audit),
+            prompts_for(session.prompts(model), settings, session.folder.archive),
             session.verdicts,
             settings.evaluation,
             seed=settings.seed,
@@ -218,7 +217,8 @@ def evaluate_model(
         target: Run directory, RUN@STAGE for the model of one of its stages, folder of a model, or hub name.
         settings: Settings of the evaluation; see `settings_for`.
         precision: How narrow intervals must be; `correct` does not time programs, and judges many at a time.
-        evaluator: Judges answers; None makes the judge that the settings name.
+        evaluator: Judges answers by the audits that it has; None makes the judge that the settings name, with the
+            suite's audit.
         out: Folder that keeps answers and verdicts; verdicts in it from this machine are not measured again. None
             keeps none. Exemplars come from the run's archive if the target is a run, else from here.
 
@@ -265,12 +265,7 @@ def evaluate_model(
             groups = assess(
                 policy,
                 tasks.groups,
-                prompts_for(
-                    prompt_builder(model, settings.prompt, device),
-                    settings,
-                    shown,
-                    find_audit("auto", settings.suite, device),
-                ),
+                prompts_for(prompt_builder(model, settings.prompt, device), settings, shown),
                 verdicts,
                 settings.evaluation,
                 seed=settings.seed,

@@ -23,16 +23,17 @@ def make_judge(settings: Settings) -> Judge | RemoteEvaluator:
     """Start this machine's judge, or a client of the service that the settings name.
 
     Raises:
-        ConfigError: The table `judge` of the settings is invalid.
+        ConfigError: The table `judge` of the settings is invalid, or the settings name another device than the
+            service's.
         SettingsError: This machine or the service cannot do what the settings ask.
+        MachineError: The service cannot be reached.
     """
-    if settings.judge_url:
-        return _service(settings)
     from cudal1_env.gate import find_audit
     from cudal1_env.judge import Judge
 
-    judge = Judge(judge_settings(settings))
-    if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
+    audit = find_audit("auto", settings.suite, program_device(settings))
+    judge = _service(settings) if settings.judge_url else Judge(judge_settings(settings))
+    if audit is not None:
         judge.learn(audit)
     return judge
 

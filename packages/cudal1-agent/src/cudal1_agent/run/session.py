@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 from cudal1_data import Device, Task
-from cudal1_env.gate import AuditReport, find_audit
 
 from cudal1_agent.data.selection import CorpusSelection
 from cudal1_agent.data.tasks import TaskSets, spread
@@ -60,11 +59,6 @@ class Session:
     def contrasted(self) -> tuple[Task, ...]:
         """The training tasks of stage 3."""
         return spread(self.tasks.train, self.settings.contrast.tasks)
-
-    @cached_property
-    def audit(self) -> AuditReport | None:
-        """The suite's audit; None if there is none."""
-        return find_audit("auto", self.settings.suite, self.device)
 
     def policy(self, model: str | Path, progress: Tick) -> Policy:
         """Return the policy that generates answers with a model of this run."""

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env.exemplars import bucket_of, scored
-from cudal1_env.gate import most_paid
 from cudal1_env.reward import RewardSmoother
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -185,8 +184,7 @@ def prompt_writer(
         task = tasks[name]
         draw = np.random.default_rng([settings.seed, 7, step, zlib.crc32(name.encode())])
         wanted = 0 if draw.random() < settings.contrast.plain_share else settings.prompt.exemplars
-        variants = session.folder.archive.variants(task.id)
-        known = scored(variants, task_source=task.source, most=most_paid(session.audit, task))
+        known = scored(session.folder.archive.variants(task.id), task_source=task.source)
         shown = prompts.fitting(task, shown_exemplars(rule, known, task, wanted, [settings.seed, 5, step]))
         buckets = len({bucket_of(one.speedup, settings.contrast.width) for one in known})
         programs = tuple(hashlib.sha256(one.source.encode()).hexdigest() for one in shown)

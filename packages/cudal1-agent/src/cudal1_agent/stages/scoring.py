@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env import Evaluation, Status
-from cudal1_env.gate import most_paid
 from cudal1_env.reward import RewardSmoother, reward, reward_of
 
 from cudal1_agent.data.prompts import parse_answer
@@ -142,11 +141,7 @@ class Scorer:
                 judged.append(index)
         evaluations = self.session.verdicts.judge([(self.tasks[task[index]], answers[index]) for index in judged])
         for index, one in zip(judged, evaluations, strict=True):
-            if one is None:
-                found[index] = Outcome(REFUSED, None)
-                continue
-            most = most_paid(self.session.audit, self.tasks[task[index]])
-            found[index] = Outcome(one.status.value, reward_of(one, rule, most=most), one)
+            found[index] = Outcome(REFUSED, None) if one is None else Outcome(one.status, reward_of(one, rule), one)
         return [found[index] for index in range(len(answers))]
 
 

@@ -11,19 +11,15 @@ Each uses an `Evaluator`: this machine's judge, or `RemoteEvaluator(url)`. None 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from cudal1_data import Suite, Task
+from cudal1_data import Task
 
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.gate import find_audit, most_paid
+from cudal1_env.gate import find_audit
 from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
-from cudal1_env.records import Evaluation
 from cudal1_env.remote import RemoteEvaluator
-from cudal1_env.reward import Rule, reward_of
 
-_evaluators: dict[str, LocalEvaluator | RemoteEvaluator] = {}
+_evaluators: dict[tuple[str, str], LocalEvaluator | RemoteEvaluator] = {}
 
 PROMPT = """\
 Write a faster version of this PyTorch program: a class `ModelNew` with the constructor and the `forward` of `Model`, \
@@ -40,15 +36,21 @@ def prompt_of(task: Task) -> str:
     return PROMPT.format(reference=task.source if task.source.endswith("\n") else f"{task.source}\n")
 
 
-def shared_evaluator(url: str) -> LocalEvaluator | RemoteEvaluator:
-    """Return this process's evaluator for the URL of a service, or for this machine if `url` is empty."""
-    if url not in _evaluators:
-        _evaluators[url] = RemoteEvaluator(url) if url else LocalEvaluator(resolve_device("auto"))
-    return _evaluators[url]
+def shared_evaluator(url: str, suite: str = "") -> LocalEvaluator | RemoteEvaluator:
+    """Return this process's evaluator for the URL of a service, or for this machine if `url` is empty.
+
+    It has the audit of the suite, if one is named.
+    """
+    if (url, suite) not in _evaluators:
+        evaluator = RemoteEvaluator(url) if url else LocalEvaluator(resolve_device("auto"))
+        learn_audit(evaluator, suite)
+        _evaluators[url, suite] = evaluator
+    return _evaluators[url, suite]
 
 
-def reward_rule(evaluator: Evaluator, suite: Suite, rule: Rule = "speedup") -> Callable[[Task, Evaluation], float]:
-    """Return the environment's reward for programs of a suite: tasks that an audit marks pay at most 1."""
+def learn_audit(evaluator: Evaluator, suite: str) -> None:
+    """Load a suite's own audit, if there is one, into an evaluator: tasks that it marks pay at most 1."""
     own = isinstance(evaluator, LocalEvaluator | RemoteEvaluator)
-    audit = find_audit("auto", suite.name, evaluator.device if own else resolve_device("auto"))
-    return lambda task, evaluation: reward_of(evaluation, rule, most=most_paid(audit, task))
+    device = evaluator.device if own else resolve_device("auto")
+    if (audit := find_audit("auto", suite, device)) is not None:
+        evaluator.learn(audit)

@@ -13,13 +13,13 @@ from typing import Any
 
 from cudal1_data import Suite, Task
 
-from cudal1_env.adapters import reward_rule
+from cudal1_env.adapters import learn_audit
 from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Precision, Status
-from cudal1_env.reward import Rule, reward
+from cudal1_env.reward import Rule, reward, reward_of
 
 Completion = str | Sequence[dict[str, Any]]  # a text, or messages with `content`
 Judged = Callable[[Task, str], tuple[Evaluation, float]]  # from task and program to verdict and reward
@@ -42,7 +42,7 @@ def speed_reward(
         precision: How narrow intervals must be.
         archive: Where evaluations are kept; None keeps none.
     """
-    paid = reward_rule(evaluator, suite, rule)
+    learn_audit(evaluator, suite.name)
 
     def speed(completions: Sequence[Completion], task: Sequence[str] = (), **more: Any) -> list[float | None]:
         if len(task) != len(completions):
@@ -51,7 +51,7 @@ def speed_reward(
         evaluations = evaluate_answers(evaluator, jobs, precision=precision, archive=archive)
         if (log_metric := more.get("log_metric")) is not None and evaluations:
             log_metric("correct", sum(one.correct for one in evaluations) / len(evaluations))
-        return [paid(task, one) for (task, _), one in zip(jobs, evaluations, strict=True)]
+        return [reward_of(one, rule) for one in evaluations]
 
     return speed
 
@@ -70,11 +70,11 @@ def environment_factory(
         rule: Rule of the reward.
         precision: How narrow intervals must be.
     """
-    paid = reward_rule(evaluator, suite, rule)
+    learn_audit(evaluator, suite.name)
 
     def judge(task: Task, program: str) -> tuple[Evaluation, float]:
         (evaluation,) = evaluate_answers(evaluator, [(task, program)], precision=precision)
-        return evaluation, paid(task, evaluation)
+        return evaluation, reward_of(evaluation, rule)
 
     least = reward(Status.NO_CODE, None, rule)
     return lambda: KernelEnvironment(judge, suite, attempts, least)

@@ -10,14 +10,12 @@ verifiers finds a taskset by the name of a top-level module, such as `examples/c
 from __future__ import annotations
 
 import asyncio
-import math
 
 import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
 from cudal1_data import Task, load_suite
 
 from cudal1_env.adapters import prompt_of, shared_evaluator
 from cudal1_env.answers import evaluate_answers
-from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit, most_paid
 from cudal1_env.records import Evaluation
 from cudal1_env.reward import reward_of
 
@@ -29,8 +27,6 @@ class CudaData(vf.TaskData):
 
     reference: str = ""
     """The reference program."""
-    marked: bool = False
-    """Whether an audit marked it, so that it pays nothing above 1."""
 
 
 class CudaTaskConfig(vf.TaskConfig):
@@ -38,6 +34,8 @@ class CudaTaskConfig(vf.TaskConfig):
 
     url: str = ""
     """URL of a service (`cudal1-env serve`); empty for this machine's judge."""
+    suite: str = ""
+    """Suite whose audit the judge uses."""
 
 
 class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
@@ -46,8 +44,7 @@ class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
     @vf.reward(weight=1.0)
     async def speed(self, trace: vf.Trace) -> float:
         """Judge the last reply and return its reward: 0 if it is not correct; a machine failure is an error."""
-        most = MAX_REWARD_OF_MARKED if self.data.marked else math.inf
-        return reward_of(await self._judged(trace.last_reply), most=most)
+        return reward_of(await self._judged(trace.last_reply))
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Return whether the reference, as `ModelNew`, is judged correct."""
@@ -56,7 +53,8 @@ class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
     async def _judged(self, answer: str) -> Evaluation:
         name = self.data.id or ""
         task = Task(id=name, source=self.data.reference, name=name, level=1, origin="verifiers")
-        return (await asyncio.to_thread(evaluate_answers, shared_evaluator(self.config.url), [(task, answer)]))[0]
+        evaluator = shared_evaluator(self.config.url, self.config.suite)
+        return (await asyncio.to_thread(evaluate_answers, evaluator, [(task, answer)]))[0]
 
 
 class CudaConfig(vf.TasksetConfig):
@@ -79,14 +77,11 @@ class CudaTaskset(vf.Taskset[CudaTask, CudaConfig]):
     def load(self) -> list[CudaTask]:
         """Return the tasks, without those whose answer is random."""
         config = self.config
-        evaluator = shared_evaluator(config.url)
-        suite = load_suite(config.suite, device=evaluator.device)
+        suite = load_suite(config.suite, device=shared_evaluator(config.url, config.suite).device)
         chosen = [one for one in suite if config.split in ("", one.split) and "random" not in one.tags]
-        of_task = config.task.model_copy(update={"url": config.url})
-        audit = find_audit("auto", suite.name, evaluator.device)
+        of_task = config.task.model_copy(update={"url": config.url, "suite": config.suite})
 
         def data_of(task: Task) -> CudaData:
-            marked = most_paid(audit, task) == MAX_REWARD_OF_MARKED
-            return CudaData(id=task.id, name=task.name, prompt=prompt_of(task), reference=task.source, marked=marked)
+            return CudaData(id=task.id, name=task.name, prompt=prompt_of(task), reference=task.source)
 
         return [CudaTask(data_of(one), of_task) for one in chosen[: config.max_tasks or None]]

@@ -27,7 +27,8 @@ class Measurement:
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
     them."""
     audit: Annotated[Path | None, STATED_DEFAULT] = None
-    """Audit from `cudal1-env audit FILE --out`, for the roofline (default: the one next to FILE, if any)."""
+    """Audit from `cudal1-env audit FILE --out`, for the roofline and limits of rewards (default: the one next to FILE,
+    if any)."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a verdict by KernelBench's rules (seeded weights, its tolerance); the reward is unchanged."""
 
@@ -110,7 +111,7 @@ class Sweep(Campaign):
             policy=self.measurement.policy,
         )
         with remote or Judge(settings, own_secrets=True) as judge:
-            if audit is not None and isinstance(judge, Judge):
+            if audit is not None:
                 judge.learn(audit)
             programs = part_of(found.programs, self.parts.part, lambda one: one.task.id)
             lines = sweep(

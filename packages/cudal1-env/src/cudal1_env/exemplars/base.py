@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,19 +51,16 @@ def distinct(variants: Iterable[Exemplar]) -> list[Exemplar]:
     return [sorted(group, key=lambda one: one.speedup)[(len(group) - 1) // 2] for group in groups.values()]
 
 
-def scored(
-    evaluations: Iterable[Evaluation], *, task_source: str | None = None, most: float = math.inf
-) -> list[Exemplar]:
+def scored(evaluations: Iterable[Evaluation], *, task_source: str | None = None) -> list[Exemplar]:
     """Return the exemplars among an archive's evaluations: the correct ones that can be compared.
 
     Args:
         evaluations: Evaluations in order of arrival.
         task_source: Keep only evaluations of this reference program. A task has the same id on every device, but not
             the same size.
-        most: Largest speedup that the task pays, and therefore the largest shown; see `reward`.
     """
     return [
-        Exemplar(evaluation.source, min(_score(evaluation, evaluation.speedup.point), most))
+        Exemplar(evaluation.source, _score(evaluation, evaluation.speedup.point))
         for evaluation in evaluations
         if evaluation.correct
         and evaluation.speedup is not None

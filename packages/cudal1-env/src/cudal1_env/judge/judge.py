@@ -75,20 +75,18 @@ class Judge(ByEach):
         self._pools = Pools(self._builder)
         self._lanes = Lanes(self._builder, self._pools, self.core)
         self._shares: dict[str, tuple[float, ...]] = {}
-        self._sound: set[str] = set()
-        """Hashes of the references of tasks whose checker an audit calls sound."""
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
-        """Load an audit: input sensitivity by task, error factors of tightened tasks, and which tasks are sound.
+        """Load an audit: input sensitivity by task, error factors of tightened tasks, which tasks are sound or marked.
 
         The constructor loads the starter suite's audit.
         """
+        super().learn(audit)
         self._shares.update(audit.shares())
         self._pools.factors.update(audit.error_factors())
-        self._sound |= audit.sound()
 
     # --- the protocol ------------------------------------------------------------------------------------------
 
@@ -346,7 +344,7 @@ class Judge(ByEach):
             precision,
             machine=machine,
             sensitivity=self._shares.get(sha256, ()),
-            is_sound=sha256 in self._sound,
+            doubts=self._doubts.get(sha256),
         )
 
     def _prepare(self, pool: Pool) -> None:
@@ -470,17 +468,21 @@ class Judge(ByEach):
         for one in begun:
             one.result()
 
-    def _searched(self, case: Case, pool: Pool) -> tuple[int, list[str]]:
+    def _searched(self, case: Case, pool: Pool) -> tuple[int, Sequence[str]]:
         """Return the bytes of a task's recurring output parts and what a program could keep or omit undetected."""
-        if pool.is_searched(doubts=not case.is_sound):
-            return pool.recurrence()[0], [] if case.is_sound else pool.doubts()
+
+        def found() -> tuple[int, Sequence[str]]:
+            return pool.recurrence()[0], pool.doubts() if case.doubts is None else case.doubts
+
+        if pool.is_searched(doubts=case.doubts is None):
+            return found()
         leased = sharing(core_name(self.core), *self.device.locks)
         with leased as (_, waited), case.watch.phase("lease"), self.device.faults_named():
             case.watch.add("wait", waited)
             pool.sets(0, 1)  # a pool that was opened again knows neither weights nor errors yet
-            found = pool.recurrence()[0], [] if case.is_sound else pool.doubts()
+            searched = found()
             pool.rest()
-        return found
+        return searched
 
     def _own_pids(self, built: Built) -> set[int]:
         """Return the processes of this judge that may hold device memory."""

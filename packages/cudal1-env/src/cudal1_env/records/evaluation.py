@@ -5,10 +5,12 @@ The JSON schema is `Evaluation.model_json_schema()`; each field is documented un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cudal1_env.errors import printable
 from cudal1_env.records.machine import GpuState, Machine, Seconds
 from cudal1_env.records.old_names import also_old
 from cudal1_env.records.profile import Profile
@@ -84,7 +86,7 @@ class Evaluation(BaseModel):
     """
     rewarded_low: Positive | None = None
     """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's
-    latency. Set only with CORRECT.
+    latency. At most 1 if outputs may not show all work; `message` says why. Set only with CORRECT.
     None in records of protocol 1, where `speedup.low` is this end.
     """
     too_short: bool = False
@@ -215,3 +217,15 @@ class Evaluation(BaseModel):
         if self.speedup is None:
             return None
         return self.speedup.low if self.rewarded_low is None else min(self.speedup.low, self.rewarded_low)
+
+    def doubted(self, doubts: Sequence[str]) -> Self:
+        """Return the record with a reward of at most 1, and why; the record itself if it earns no more or none doubts.
+
+        Args:
+            doubts: What a program could keep or omit undetected.
+        """
+        if not doubts or not self.correct or (self.counted_low or 0.0) <= 1.0:
+            return self
+        found = "; ".join(doubts)
+        text = f"no reward above 1 unless an audit calls the task sound: outputs may not show all work ({found})"
+        return self.model_copy(update={"rewarded_low": 1.0, "message": printable(f"{self.message}; {text}")})

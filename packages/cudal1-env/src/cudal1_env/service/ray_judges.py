@@ -144,7 +144,7 @@ class RayJudges(ByEach):
             with self._lock:
                 self._seeds |= seeds
             for index, outcome in zip(part, outcomes, strict=True):
-                done(index, TaskError(outcome) if isinstance(outcome, str) else outcome)
+                done(index, TaskError(outcome) if isinstance(outcome, str) else self._limited_by_audits(outcome))
         if broken is not None:
             raise broken
 

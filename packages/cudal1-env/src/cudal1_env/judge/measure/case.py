@@ -57,8 +57,8 @@ class Case:
     """The machine that judges it."""
     sensitivity: tuple[float, ...] = ()
     """Input sensitivity: minimum share of each input tensor that influences the output; empty if unknown."""
-    is_sound: bool = False
-    """Whether an audit calls the task's checker sound."""
+    doubts: Sequence[str] | None = None
+    """What an audit doubts of the task's checker; None if no audit knows the task, and the judge must search."""
     unstable: Speedup | None = None
     """Speedup of an earlier measurement that was `UNSTABLE`; the verdict states no higher one."""
     watch: Stopwatch = field(default_factory=Stopwatch)

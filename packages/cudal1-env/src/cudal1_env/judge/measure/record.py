@@ -123,18 +123,14 @@ def limited(verdict: Verdict, constant_ms: float, doubts: Sequence[str]) -> Eval
     Args:
         verdict: A verdict with a reward above 1.
         constant_ms: The time to write the parts of the outputs that recur with other inputs.
-        doubts: What a program could keep or omit undetected (`Pool.doubts`).
+        doubts: What a program could keep or omit undetected (`Case.doubts`, or else `Pool.doubts`).
     """
     one, reference_ms = verdict.evaluation, verdict.reference_ms
     assert one.rewarded_low is not None, "the verdict is on a timed program"
     assert reference_ms is not None, "the verdict's reward is above 1"
-    rewarded, text = without_constant(one.rewarded_low, reference_ms, constant_ms), one.message
-    if doubts:
-        rewarded = min(rewarded, 1.0)
-        found = "; ".join(doubts)
-        text += f"; no reward above 1 unless an audit calls the task sound: outputs may not show all work ({found})"
-    update = {"rewarded_low": rewarded, "constant_ms": constant_ms, "message": printable(text)}
-    return one.model_copy(update=update)
+    rewarded = without_constant(one.rewarded_low, reference_ms, constant_ms)
+    update = {"rewarded_low": min(rewarded, 1.0) if doubts else rewarded, "constant_ms": constant_ms}
+    return one.doubted(doubts).model_copy(update=update)
 
 
 def untimed(built: Built, seen: Seen) -> Evaluation:
