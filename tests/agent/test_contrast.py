@@ -222,6 +222,13 @@ def test_stage_3_writes_answers_as_the_policys_settings_say(
     assert config.use_transformers_continuous_batching == continuous
 
 
+def test_a_compiled_step_and_autocast_are_refused_together(tmp_path: Path) -> None:
+    # On an H200, autocast gave keys of float32 and values of bfloat16, and the cache took the first.
+    flags = {"policy": {"batching": "compiled"}, "contrast": {"trl": {"bf16": True}}}
+    with pytest.raises(ConfigError, match="remove bf16"):
+        contrast_config(with_flags(SETTINGS, flags), tmp_path, use_cpu=True)
+
+
 def test_grpo_keeps_the_scale_of_smoothed_rewards_and_vanilla_divides_it_out(tmp_path: Path) -> None:
     rewards = [0.2, 0.6, -1.5, 1.5]
     assert advantages(tmp_path, "bucket", rewards) == pytest.approx([-0.2, 0.2, -1.5, 1.5])
@@ -236,12 +243,15 @@ def test_the_arm_decides_scale_rewards_and_a_table_may_not() -> None:
         )
 
 
-@pytest.mark.parametrize("arm", ["bucket", "evolution"])
+@pytest.mark.parametrize(("arm", "batching"), [("bucket", "static"), ("bucket", "compiled"), ("evolution", "static")])
 def test_evolution_shows_exemplars_and_leaves_the_weights_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, batching: str
 ) -> None:
     trl = {"mask_truncated_completions": False, "learning_rate": 0.01, "warmup_steps": 0, "weight_decay": 0.1}
-    flags = {"contrast": {"arm": arm, "reward": "speedup", "trl": trl}}
+    # A compiled step has prompts of one length; this model's context is 512 tokens.
+    padded = {"pad_to_multiple_of": 400} if batching == "compiled" else {}
+    contrast = {"arm": arm, "reward": "speedup", "trl": trl | padded}
+    flags = {"contrast": contrast, "policy": {"batching": batching}}
     with session(tmp_path / "run", with_flags(SETTINGS, flags)) as run:
         model, folder = run.folder.path / "model", tmp_path / "stage"
         seed(run, None)

@@ -186,7 +186,8 @@ def estimate(shape: Shape, settings: Settings, *, use_cpu: bool) -> Estimate:
             continue
         table: dict[str, Any] = getattr(settings, name).trl
         tokens = int(table.get("per_device_train_batch_size", 8)) * int(length or shape.context)
-        compute = 4 if use_cpu else 2
+        autocast = not use_cpu and (name != "contrast" or settings.policy.batching != "compiled")
+        compute = 2 if autocast or width == 2 else 4
         checkpointed = bool(table.get("gradient_checkpointing", not use_cpu))
         layers = shape.layers * compute + 34 if checkpointed else shape.layers * 34 * compute // 2
         logits = shape.vocabulary * (compute + 4 + compute)

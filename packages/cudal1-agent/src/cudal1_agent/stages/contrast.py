@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from cudal1_data import Task
 from cudal1_env.exemplars import bucket_of, scored
 from cudal1_env.reward import RewardSmoother
@@ -125,7 +126,8 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
 
     TRL subtracts each group's mean from the rewards. With `scale_rewards = "none"` it does not divide, so the scale and
     the clip of the smoothing reach the advantages; dividing by the group's standard deviation would undo both. The arm
-    `vanilla` has no smoothing and divides.
+    `vanilla` has no smoothing and divides. If the policy compiles its steps, the stage trains without autocast (with TF32
+    on a GPU), so that keys and values have one type.
 
     Args:
         settings: Settings of the run.
@@ -141,13 +143,24 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
             "remove scale_rewards from [contrast.trl]: the arm decides it ('group' for vanilla, 'none' for the others)"
         )
     policy = settings.policy
+    compiled = policy.backend == "transformers" and policy.batching == "compiled"
+    if compiled and contrast.trl.get("bf16"):
+        raise ConfigError(
+            "remove bf16 from [contrast.trl], or set batching = 'static' in [policy]: with float32 weights under "
+            "autocast, keys and values have two types, and a compiled step's cache has one"
+        )
     # The cache is as long as prompt and completion; padding leaves few lengths to compile for.
-    one_size = {"cache_implementation": "static", "pad_to_multiple_of": PADDED_TO}
+    one_size = {
+        "cache_implementation": "static",
+        "pad_to_multiple_of": PADDED_TO,
+        "bf16": False,
+        "tf32": True if not use_cpu and torch.cuda.is_tf32_supported() else None,
+    }
     table = {
         "scale_rewards": "group" if contrast.arm == "vanilla" else "none",
         "chat_template_kwargs": policy.chat or None,
         "use_transformers_continuous_batching": policy.backend == "transformers" and policy.batching == "continuous",
-        **(one_size if policy.backend == "transformers" and policy.batching == "compiled" else {}),
+        **(one_size if compiled else {}),
         **contrast.trl,
     }
     if policy.backend == "vllm":
