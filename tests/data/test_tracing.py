@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from cudal1_data import Task, load_suite
@@ -402,3 +403,20 @@ def test_starter_tasks_name_what_they_overlap(tracer: Tracer) -> None:
             assert task.overlaps is not None, f"{task.id} has the graph of {graphs[found]}"
             named = notes()[task.overlaps.removeprefix("kernelbench/")]
             assert named.graph == found
+
+
+@pytest.mark.parametrize(
+    ("inputs", "forward"),
+    [("torch.randn(ROWS, COLS)", "return x + 1"), ("torch.randn(ROWS, 4), torch.randn(4, COLS)", "return x @ y")],
+    ids=["large inputs", "a large product of small inputs"],
+)
+def test_large_references_are_told_without_their_memory(inputs: str, forward: str) -> None:
+    head = "ROWS = 4096 * 1\nCOLS = 8192 * 4"  # inputs or outputs of a gigabyte in float64
+    source = reference(forward, inputs=inputs, head=head)
+    with Tracer() as tracer:
+        graph = tracer.trace(Task(id="t", source=source, name="t", level=1, origin="t"))
+        assert tracer._child._child is not None
+        status = Path(f"/proc/{tracer._child._child.pid}/status").read_text()
+    assert (graph.error, graph.behaviour) == (None, ())
+    peak_kb = int(status.split("VmHWM:")[1].split()[0])
+    assert peak_kb < 900_000

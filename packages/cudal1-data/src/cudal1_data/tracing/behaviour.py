@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import ast
 import math
-import random
 import signal
-import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -24,6 +23,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+from cudal1_data.tracing.tracer import executed, made, without_values
 
 _MIN_SIZE = 5
 """Smaller constants are kernel sizes, strides, numbers of groups: they stay."""
@@ -33,6 +34,8 @@ not counting multipliers and divisors."""
 _MAX_ELEMENTS = (1 << 22, 1 << 16)
 """Maximum number of elements of all inputs, and of all parameters, at a program's first and second size; a rewrite with
 another number in it may start at the second. The second limit also holds for shared inputs."""
+_MAX_OUTPUT_ELEMENTS = 1 << 24
+"""Maximum number of elements of all outputs: a product of two thin matrices is far larger than these."""
 _FACTOR = 6.0
 """Factor between the first and second set of inputs; only the second reveals a clamp at 5."""
 _DIRECTIONS = 8
@@ -150,23 +153,18 @@ def _numbers(tree: ast.Module) -> tuple[set[str | int], int]:
 
 def _told(tree: ast.Module, name: str, max_elements: int) -> Iterator[tuple[float, ...]]:
     """Yield a program's summary on its own inputs and on shared inputs; nothing if it draws random numbers."""
-    module = types.ModuleType("reference")
-    random.seed(0)
-    torch.manual_seed(0)
-    exec(compile(tree, name, "exec"), module.__dict__)
+    _refuse_large(tree, name, max_elements)
+    module = executed(tree, name)
     with _Reseeded(), _Wide():
         inputs = list(module.get_inputs())
-    _refuse_large((one for one in pytree.tree_leaves(inputs) if isinstance(one, torch.Tensor)), max_elements)
-    arguments = module.get_init_inputs()
-    model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    model = made(module)
     if isinstance(model, torch.nn.Module):
         model = model.double()
-        _refuse_large(model.parameters(), max_elements)
         _fill(model)
     first, second = (_answers(model, inputs, seed) for seed in (1, 2))
     if all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
         yield _answers_told(model, inputs, first)
-        if sum(one.numel() for one in pytree.tree_leaves(inputs) if isinstance(one, torch.Tensor)) <= _MAX_ELEMENTS[1]:
+        if _elements(inputs) <= _MAX_ELEMENTS[1]:
             shared = _redrawn(inputs)
             yield _answers_told(model, shared, _answers(model, shared, 1))
 
@@ -196,9 +194,25 @@ class _TooLargeError(Exception):
     """Tensors exceed the maximum number of elements."""
 
 
-def _refuse_large(tensors: Iterable[torch.Tensor], max_elements: int) -> None:
-    if sum(one.numel() for one in tensors) > max_elements:
+def _refuse_large(tree: ast.Module, name: str, max_elements: int) -> None:
+    """Check a program's sizes on tensors without values, since KernelBench's take gigabytes.
+
+    Raises:
+        _TooLargeError: Its inputs, parameters or outputs are too large.
+    """
+    mode, model, inputs = without_values(tree, name)
+    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    if _elements(inputs) > max_elements or _elements(parameters) > max_elements:
         raise _TooLargeError
+    outputs = None
+    with mode, torch.no_grad(), suppress(Exception):  # sizes that depend on values are unknown
+        outputs = model(*inputs)
+    if _elements(outputs) > _MAX_OUTPUT_ELEMENTS:
+        raise _TooLargeError
+
+
+def _elements(values: Any) -> int:
+    return sum(one.numel() for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor))
 
 
 def _larger(value: torch.Tensor) -> torch.Tensor:

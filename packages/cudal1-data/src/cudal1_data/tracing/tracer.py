@@ -10,6 +10,7 @@ give the same operators.
 
 from __future__ import annotations
 
+import ast
 import random
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -82,13 +83,7 @@ def trace(source: str, name: str) -> RawGraph:
     Raises:
         Exception: The program's exceptions, and torch's if it reads a tensor's values.
     """
-    module = types.ModuleType("reference")
-    torch.manual_seed(0)
-    random.seed(0)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        exec(compile(source, name, "exec"), module.__dict__)
-        model = _without_values(lambda: _made(module), mode)
-        inputs = _without_values(lambda: list(module.get_inputs()), mode)
+    mode, model, inputs = without_values(source, name)
     state: dict[str, Any] = {}
     if isinstance(model, torch.nn.Module):
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -127,18 +122,43 @@ def _decomposed(call: Callable[..., Any], state: Mapping[str, Any], inputs: Iter
     return traced(make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(state, *inputs))
 
 
-def _made(module: types.ModuleType) -> Any:
+def without_values(program: str | ast.Module, name: str) -> tuple[FakeTensorMode, Any, list[Any]]:
+    """Execute a program on tensors without values, which take no memory.
+
+    Args:
+        program: Its text or syntax tree. It is executed: pass only trusted programs.
+        name: Its name in tracebacks.
+
+    Returns:
+        The mode of these tensors, the model and its inputs; either may have real tensors, if its program reads values
+        (`linspace(...).item()`).
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        module = executed(program, name)
+
+        def call(make: Callable[[], Any]) -> Any:
+            try:
+                return make()
+            except (RuntimeError, NotImplementedError, ValueError, TypeError):
+                with unset_fake_temporarily():
+                    return make()
+
+        return mode, call(lambda: made(module)), call(lambda: list(module.get_inputs()))
+
+
+def executed(program: str | ast.Module, name: str) -> types.ModuleType:
+    """Return the module of a program, executed with fixed seeds."""
+    module = types.ModuleType("reference")
+    torch.manual_seed(0)
+    random.seed(0)
+    exec(compile(program, name, "exec"), module.__dict__)
+    return module
+
+
+def made(module: types.ModuleType) -> Any:
+    """Return a program's model, with its own arguments."""
     arguments = module.get_init_inputs()
     return module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
-
-
-def _without_values(make: Callable[[], Any], mode: FakeTensorMode) -> Any:
-    """Call `make` on fake tensors, or on real ones if the program needs values (`linspace(...).item()`)."""
-    try:
-        return make()
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        with unset_fake_temporarily():
-            return make()
 
 
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
