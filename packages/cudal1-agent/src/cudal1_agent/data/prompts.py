@@ -15,6 +15,8 @@ from typing import Literal
 
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.data.plain import plain
+
 Style = Literal["compact", "full"]
 
 ANALYSIS = "Performance Analysis"
@@ -84,7 +86,7 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
     r"""Return the prompt for a task.
 
     Args:
-        reference: The reference program.
+        reference: The reference program; the `compact` style shows it as `plain` writes it.
         exemplars: Previous implementations, in the order of the prompt.
         style: Style of the prompt.
         device: Device that the programs run on; the `full` style names it.
@@ -100,7 +102,8 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
     )
     if style == "compact":
         previous = f"## Previous\n{shown or 'none' + chr(10)}"
-        return f"{COMPACT_TASK}\n## Reference\n{code(reference)}{previous}{COMPACT_PROTOCOL}{COMPACT_RULES}# Answer\n"
+        shortened = code(plain(reference))
+        return f"{COMPACT_TASK}\n## Reference\n{shortened}{previous}{COMPACT_PROTOCOL}{COMPACT_RULES}# Answer\n"
     previous = f"## Previous implementations with scores\n{shown or 'There are none yet.' + chr(10)}"
     task = FULL_TASK.format(device="a CPU" if device == "cpu" else "an NVIDIA GPU")
     return f"{task}\n## Reference\n{code(reference)}\n{previous}\n{FULL_PROTOCOL}\n{FULL_RULES}"

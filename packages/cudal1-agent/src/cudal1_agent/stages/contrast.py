@@ -126,8 +126,8 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
 
     TRL subtracts each group's mean from the rewards. With `scale_rewards = "none"` it does not divide, so the scale and
     the clip of the smoothing reach the advantages; dividing by the group's standard deviation would undo both. The arm
-    `vanilla` has no smoothing and divides. If the policy compiles its steps, the stage trains without autocast (with TF32
-    on a GPU), so that keys and values have one type.
+    `vanilla` has no smoothing and divides. If the policy compiles its steps, the stage has no autocast (but TF32 on a
+    GPU), so that keys and values have one type.
 
     Args:
         settings: Settings of the run.
