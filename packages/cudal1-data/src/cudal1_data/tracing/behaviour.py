@@ -34,7 +34,7 @@ not counting multipliers and divisors."""
 _MAX_ELEMENTS = (1 << 22, 1 << 16)
 """Maximum number of elements of all inputs, and of all parameters, at a program's first and second size; a rewrite with
 another number in it may start at the second. The second limit also holds for shared inputs."""
-_MAX_OUTPUT_ELEMENTS = 1 << 24
+_MAX_OUTPUT_ELEMENTS = 1 << 26
 """Maximum number of elements of all outputs: a product of two thin matrices is far larger than these."""
 _FACTOR = 6.0
 """Factor between the first and second set of inputs; only the second reveals a clamp at 5."""
