@@ -245,6 +245,7 @@ PLANS = (
     "lease/judge.plan",
     "lease/learning.plan",
     "lease/arms.plan",
+    "lease/models.plan",
 )
 
 

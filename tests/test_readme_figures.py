@@ -115,6 +115,8 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "KernelBench's 250 references": from_templates,
     "unseen generated tasks": unseen_tasks("self_train_greedy"),
     "the same, sampled at temperature 0.7": unseen_tasks("sft_sampled", "self_train_sampled"),
+    "the same after stage 1, greedy, by 61 million": unseen_tasks("scratch_greedy"),
+    "KernelBench level 1, SmolLM2-135M": unseen_tasks("kernelbench_1"),
     "`cudal1-agent optimize` on a focal loss": optimized,
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
