@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The first look at stage 3 (docs/results/training.md) on one GPU, with verdicts of a service on another: bash benchmarks/lease/arms.sh OUT
+# A base (stages 1 and 2) is trained, and stage 3 is rehearsed meanwhile; then nine arms run side by side, forked from the base's
+# measured programs. If the rehearsal ends in an error, the arms write their answers without compiled steps. Resumable. On a CPU:
+# LOOK="configs/look_cpu.toml" MODEL= (README.md).
+set -euo pipefail
+out=$1
+look=${LOOK-configs/gpu.toml configs/gpu/fast.toml configs/gpu/look.toml} model=${MODEL---model $out/smollm2} port=${PORT:-8011}
+judge="--judge-url http://127.0.0.1:$port"
+if [ -n "$model" ]; then until [ -f "$out/ready" ]; do sleep 0.2; done; fi
+until python3 -c "import socket; socket.create_connection(('127.0.0.1', $port))" 2> /dev/null; do sleep 0.5; done
+
+train() { # NAME ARGUMENTS...: begin or resume the run
+    local run=$out/$1
+    if [ -f "$run/config.json" ]; then
+        cudal1-agent train --run-dir "$run" --resume
+    else
+        cudal1-agent train "${@:2}" $judge --run-dir "$run"
+    fi >> "$run.txt" 2>&1
+}
+
+rehearse() {
+    printf '[sft.trl]\nmax_steps = 10\nsave_steps = 10\n[contrast]\ntasks = 2\n[contrast.trl]\nmax_steps = 2\n' > "$out/rehearsal.toml"
+    train rehearsal --config $look "$out/rehearsal.toml" $model --stages sft,contrast && touch "$out/rehearsed"
+}
+
+if [ ! -f "$out/rehearsed" ]; then rehearse & fi
+train base --config $look $model --stages sft,self_train
+wait
+if [ ! -f "$out/rehearsed" ]; then
+    python3 - "$out/base/config.json" << 'PYTHON'
+import json
+import sys
+from pathlib import Path
+
+path = Path(sys.argv[1])
+settings = json.loads(path.read_text())
+settings["policy"]["batching"] = "static"
+path.write_text(json.dumps(settings))
+PYTHON
+fi
+train bucket_1 --from "$out/base@self_train" --arm bucket --seed 1 &
+for seed in 1 2 3; do
+    for arm in bucket random none; do
+        if [ "${arm}_$seed" != bucket_1 ]; then
+            (
+                until [ -f "$out/bucket_1/marks/seeds.json" ]; do sleep 1; done
+                train "${arm}_$seed" --from "$out/bucket_1@seeds" --arm "$arm" --seed "$seed"
+            ) &
+        fi
+    done
+done
+wait
+touch "$out/arms"
