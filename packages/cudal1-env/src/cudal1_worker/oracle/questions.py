@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, Exits, chosen, tensors, timed
 from cudal1_worker.oracle.dependence import PARTS, Part, Result
-from cudal1_worker.oracle.steps import LOWER, MULTIPLIES, OTHERS, Call, Place
+from cudal1_worker.oracle.flow import Alike, Flow, all_tensors
+from cudal1_worker.oracle.steps import LOWER, OTHERS, Call
+from cudal1_worker.oracle.tested import Fault, Step
 from cudal1_worker.program.module import current_line
 
 if TYPE_CHECKING:
@@ -25,76 +26,8 @@ LITTLE = 0.1
 """Single elements may be omitted undetected in steps that together take less than this share of the tested calls' time:
 a quarter of the elements is tried, so a program saves a fortieth. So may a smaller part of a step's operand if that is
 what it saves, and steps whose earlier results do."""
-_REPEATED = 4
-"""A loop has at least so many calls alike."""
-_SAMPLED = 256
-"""Elements of a result by which the earlier one nearest to it is found."""
 _STRAIGHT = 16
 """Maximum functions in front of products that are tried on a straight line although they take little time."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One way to omit work."""
-
-    text: str
-    step: int | None = None
-    """Number of the step; None for a fault in an input."""
-    change: Callable[..., Any] | None = None
-    """Executes the step with a fault, in `part` if there is one; None if a result is replaced."""
-    rounds: bool = False
-    """Whether `change` only rounds."""
-    chooses: bool = False
-    """Whether `change` puts an operand in place of the result of a choice."""
-    scattered: bool = False
-    """Whether it saves a part of the time only with others like it."""
-    of_function: bool = False
-    """Whether it rounds a function or an opaque call, not a product."""
-    lower: str = ""
-    """Precision to which it rounds."""
-    twin: Place | None = None
-    """Name and number of the step in the float64 twin, if the fault is tested there: a program may round less."""
-    place: int = 0
-    """Position of the input to replace."""
-    part: Part | None = None
-    """Part to replace by another draw's, or to leave out of an operand; all by default."""
-    before: int | None = None
-    """Number of an earlier call whose result the step returns."""
-    extreme: bool = False
-    """Whether the step is a maximum or minimum; without `change` the fault is that it is only compared."""
-
-    @property
-    def operand(self) -> int | str | Result:
-        """What of the step is changed."""
-        return Result(0) if self.part is None or isinstance(self.part.target, int) else self.part.target[1]
-
-
-@dataclass(frozen=True)
-class Step:
-    """A call to test."""
-
-    name: str
-    twin: Place
-    """Its place in the float64 twin."""
-    faults: list[Fault]
-    """Those that concern the whole call."""
-    shapes: dict[int | str | Result, tuple[int, ...]] = field(default_factory=dict[int | str | Result, tuple[int, ...]])
-    """Shapes of its operands and results, whose parts are tested."""
-    is_product: bool = False
-    computes: bool = False
-    """Whether it is a product, a function, or an opaque call that does more than move values."""
-    of_state: bool = False
-    """Whether it computes, and something that it reads depends on the model's state."""
-    terms: dict[int, int] = field(default_factory=dict[int, int])
-    """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
-    share: float = 0.0
-    """Share of the forward pass's time."""
-    line: int | None = None
-    """Line of the task's program that makes the call."""
-
-    def located(self, text: str) -> str:
-        """Return a text about the step, followed by its line."""
-        return text if self.line is None else f"{text} (line {self.line})"
 
 
 class Questions:
@@ -120,12 +53,12 @@ class Questions:
             return tested
         calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
         whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
-        flow, straight = _Flow(values, kept), dict[int, Step]()
-        alike = defaultdict[object, _Alike](_Alike)
+        flow, straight = Flow(values, kept), dict[int, Step]()
+        alike = defaultdict[object, Alike](Alike)
 
         def look(call: Call) -> Any:
             result = call.func(*call.args, **call.kwargs)
-            found = _all_tensors(result)
+            found = all_tensors(result)
             kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
             before = alike[kind].nearest(call.number, found)
             if call.number in wanted and found:
@@ -233,94 +166,6 @@ class Questions:
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
         return next(name for name in LOWER[dtype] if name != "tf32" or not own_tf32)
-
-
-class _Alike:
-    """Samples of the last results of calls alike."""
-
-    def __init__(self) -> None:
-        self._last = deque[tuple[int, torch.Tensor]](maxlen=64)
-        """Their numbers and samples."""
-
-    def nearest(self, number: int, result: list[torch.Tensor]) -> int | None:
-        """Return which earlier result is nearest to a call's, and keep this one; None for the first few calls.
-
-        Of a loop over two sequences in turn, that is not the one before.
-        """
-        flat = result[0].reshape(-1) if result else torch.empty(0)
-        own = flat[:: max(1, flat.numel() // _SAMPLED)].to(torch.complex128 if flat.is_complex() else torch.float64)
-        near = None
-        if len(self._last) + 1 >= _REPEATED:
-            apart = (torch.stack([sample for _, sample in self._last]) - own).abs().nan_to_num().sum(1)
-            near = self._last[int(apart.argmin())][0]
-        self._last.append((number, own.clone()))
-        return near
-
-
-class _Flow:
-    """What depends on inputs or on state, and through which functions arithmetic alone leads from there; by memory.
-
-    Behind the product of two tensors that both depend on inputs there are none of these: products on both sides of it
-    are not one.
-
-    Args:
-        inputs: The reference's inputs.
-        kept: Addresses of the model's state.
-    """
-
-    def __init__(self, inputs: list[Any], kept: Container[int]) -> None:
-        self._kept = kept
-        self._of_state = set[int]()
-        """What depends on state."""
-        self._steps = dict[int, dict[int, Step]]()
-        """Functions by number, for all that depends on inputs."""
-        for one in _all_tensors(inputs):
-            self._steps[one.untyped_storage().data_ptr()] = {}
-
-    def curved(self, values: list[torch.Tensor]) -> dict[int, Step]:
-        """Return the functions that lead to some tensors, by number."""
-        found = dict[int, Step]()
-        for one in _all_tensors(values):
-            found |= self._steps.get(one.untyped_storage().data_ptr(), {})
-        return found
-
-    def is_of_state(self, call: Call) -> bool:
-        """Return whether something that a call reads depends on state."""
-        places = {one.untyped_storage().data_ptr() for one in _all_tensors((call.args, call.kwargs))}
-        return any(place in self._kept or place in self._of_state for place in places)
-
-    def pass_on(self, call: Call, result: list[torch.Tensor]) -> None:
-        """Note a call's result."""
-        given, of_state = _all_tensors((call.args, call.kwargs)), self.is_of_state(call)
-        depending = {one.untyped_storage().data_ptr() for one in given} & self._steps.keys()
-        passes = call.passes_on and not (call.name in MULTIPLIES and len(depending) > 1)
-        own = self.curved(given) if passes else {}
-        straight = [("on a straight line", omitted.straightened)] if omitted.is_curved(call) else []
-        if ways := straight or (omitted.passed(call, result[0]) if result else []):
-            faults = [
-                Fault(f"{call.title} {words}", change=change, twin=call.place, chooses=not straight)
-                for words, change in ways
-            ]
-            own = own | {call.number: Step(call.title, call.place, faults, line=current_line())}
-        for place in [one.untyped_storage().data_ptr() for one in result]:
-            self._steps.pop(place, None)  # of a tensor that had this memory before
-            self._of_state.discard(place)
-            if depending:
-                self._steps[place] = own
-            if of_state:
-                self._of_state.add(place)
-
-
-def _all_tensors(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested values that have memory of their own, which sparse ones have not."""
-    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.layout is torch.strided]
-
-
-def is_scattered(fault: Fault) -> bool:
-    """Return whether a fault saves a part of the time only with others like it."""
-    if fault.before is not None or fault.scattered:
-        return True
-    return fault.step is not None and fault.part is not None and fault.part.scattered
 
 
 def _are_terms(step: Step, operand: int, mask: torch.Tensor, part: Part) -> bool:

@@ -39,10 +39,11 @@ from cudal1_worker.oracle.dependence import Part, Result, Target, negligible_par
 from cudal1_worker.oracle.distributions import as_large_as_may_be
 from cudal1_worker.oracle.faults import Watched
 from cudal1_worker.oracle.models import as_dtype, copied, same_bits
-from cudal1_worker.oracle.questions import LITTLE, Fault, Questions, Step, is_scattered
+from cudal1_worker.oracle.questions import LITTLE, Questions
 from cudal1_worker.oracle.recurrence import SHARE, came_again
 from cudal1_worker.oracle.reference_error import error_of, is_one_rounding
 from cudal1_worker.oracle.steps import HALF, Call, Place
+from cudal1_worker.oracle.tested import Fault, Step, is_scattered
 from cudal1_worker.oracle.tolerance import Seen, bulk
 
 if TYPE_CHECKING:
