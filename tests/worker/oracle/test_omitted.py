@@ -178,7 +178,7 @@ def test_an_eighth_and_a_sixteenth_of_a_factor_are_among_the_least() -> None:
 
 def test_a_call_returns_the_result_of_an_earlier_one() -> None:
     given = torch.tensor([1.0, 2.0])
-    with Calls(change=Stale(3, 1)):
+    with Calls(Stale(3, 1)):
         found = [given * factor for factor in (2.0, 3.0, 5.0, 7.0, 11.0)]
     assert [one[0].item() for one in found] == [2.0, 3.0, 5.0, 3.0, 11.0]
 

@@ -1,4 +1,4 @@
-"""The operator calls of the reference's forward pass: counted, timed, chosen by time, and one of them changed."""
+"""The operator calls of the reference's forward pass: counted, changed, timed, and chosen by time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -44,63 +43,34 @@ EXTREMES = ("amax", "amin", "aminmax", "max", "min")
 """Reductions that the usual softmax only subtracts; none has another's value in its place."""
 
 
-@dataclass(frozen=True)
-class TimedCall:
-    """An operator call in a forward pass."""
-
-    name: str
-    is_product: bool
-    seconds: float
-    """Duration."""
-
-
 class Calls(Mode):
-    """Counts the calls that compute from tensors, and changes one or all, or times all.
+    """Counts the calls that compute from tensors, and changes one or all.
 
     Args:
+        change: Executes a changed call.
         number: Number or place of the call to change; None for all.
-        change: Executes a changed call; None to time all calls.
-        gpu: Whether a call's duration ends with its kernels.
     """
 
-    def __init__(
-        self,
-        number: int | Place | None = None,
-        change: Callable[[Call], Any] | None = None,
-        *,
-        gpu: bool = False,
-    ) -> None:
+    def __init__(self, change: Callable[[Call], Any], number: int | Place | None = None) -> None:
         super().__init__()
-        self.seen: list[TimedCall] = []
-        """All calls, if none is changed."""
-        self._number = number
         self._change = change
-        self._gpu = gpu
+        self._number = number
         self.is_done = False
         """Whether the one call to change is behind."""
         self._count = 0
         self._of_name = Counter[str]()
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        began = time.perf_counter()
         if self.is_done or not _computes(func) or not has_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
         name = name_of(func)
         number, place = self._count, (name, self._of_name[name])
         self._count += 1
         self._of_name[name] += 1
-        if self._change is not None:
-            if self._number not in (None, number, place):
-                return func(*args, **kwargs)
-            self.is_done = self._number is not None
-            return self._change(Call(func, args, kwargs, number, place))
-        call = Call(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if self._gpu:
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - began
-        self.seen.append(TimedCall(call.name, call.is_product, seconds))
-        return result
+        if self._number not in (None, number, place):
+            return func(*args, **kwargs)
+        self.is_done = self._number is not None
+        return self._change(Call(func, args, kwargs, number, place))
 
 
 @cache
@@ -173,39 +143,48 @@ class _Foreign(Mode):
         return func(*args, **kwargs)
 
 
-def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[TimedCall]:
-    """Return the calls of a forward pass, each with the least of its durations in several runs.
+def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[float]:
+    """Return the seconds of each call of a forward pass, the least of several runs.
 
     Few runs do not do: a call that was slow in all of them makes all others seem cheap, so that none is chosen. A call
-    on one element comes first. Its duration, that of seeing a call at all, is subtracted from the others'.
+    on one element comes first. Its duration, that of executing a call at all, is subtracted from the others'.
 
     Args:
         run: Executes it.
         values: Its inputs.
         device: Where it runs.
     """
-    element, runs, end = torch.ones(1, device=device), list[list[TimedCall]](), time.perf_counter() + _RUNS_S
+    seconds = list[float]()
+
+    def clocked(call: Call) -> Any:
+        began = time.perf_counter()
+        result = call.func(*call.args, **call.kwargs)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        return result
+
+    element, runs, end = torch.ones(1, device=device), list[list[float]](), time.perf_counter() + _RUNS_S
     while len(runs) < _RUNS or time.perf_counter() < end:
-        with Calls(gpu=device.type == "cuda") as counted:
+        seconds = list[float]()
+        with Calls(clocked):
             element.neg()
             run(values)
-        runs.append(counted.seen)
-    seeing, *calls = (
-        replace(calls[0], seconds=min(call.seconds for call in calls)) for calls in zip(*runs, strict=False)
-    )
-    return [replace(call, seconds=max(_LEAST_S, call.seconds - seeing.seconds)) for call in calls]
+        runs.append(seconds)
+    least, *calls = map(min, zip(*runs, strict=False))
+    return [max(_LEAST_S, call - least) for call in calls]
 
 
-def chosen(calls: Sequence[TimedCall], draw: random.Random) -> list[int]:
-    """Return the numbers of the calls to test, drawn in proportion to their time, without the cheapest.
+def chosen(seconds: Sequence[float], draw: random.Random) -> list[int]:
+    """Return the numbers of the calls to test, drawn in proportion to their seconds, without the cheapest.
 
     A draw without replacement takes the largest of log(u) / w, with u uniform and w the weight (Efraimidis and Spirakis
     2006, Information Processing Letters 97).
     """
-    left = _SPARED * sum(call.seconds for call in calls)
+    left = _SPARED * sum(seconds)
     keys: dict[int, float] = {}
-    for k in sorted(range(len(calls)), key=lambda k: calls[k].seconds):
-        left -= calls[k].seconds
+    for k in sorted(range(len(seconds)), key=lambda k: seconds[k]):
+        left -= seconds[k]
         if left < 0.0:
-            keys[k] = math.log(1.0 - draw.random()) / calls[k].seconds
+            keys[k] = math.log(1.0 - draw.random()) / seconds[k]
     return sorted(sorted(keys, key=lambda k: -keys[k])[:_MAX_CALLS])

@@ -244,7 +244,7 @@ def _gradients(
         for place, value in enumerate(values):
             if isinstance(value, torch.Tensor):
                 watch(place, value)
-        with Calls(change=keep):
+        with Calls(keep):
             outputs = oracle.exact(oracle.models.wide, values)
     derivative.backward(outputs, allowed)
     for place, (call, gradient) in calls.items():

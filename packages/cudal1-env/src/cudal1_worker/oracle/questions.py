@@ -51,8 +51,8 @@ class Questions:
         self.exit = exits.found
         if self.exit:
             return tested
-        calls = timed(partial(self._oracle.run, model), values, self._oracle.device)
-        whole, wanted = sum(call.seconds for call in calls), chosen(calls, draw)
+        seconds = timed(partial(self._oracle.run, model), values, self._oracle.device)
+        wanted = chosen(seconds, draw)
         flow, straight = Flow(values, kept), dict[int, Step]()
         alike = defaultdict[object, Alike](Alike)
 
@@ -62,7 +62,7 @@ class Questions:
             kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
             before = alike[kind].nearest(call.number, found)
             if call.number in wanted and found:
-                share = calls[call.number].seconds / whole
+                share = seconds[call.number] / sum(seconds)
                 step = self._step(call, found, kept)
                 of_state = step.computes and flow.is_of_state(call)
                 tested[call.number] = replace(step, share=share, line=current_line(), of_state=of_state)
@@ -73,7 +73,7 @@ class Questions:
             flow.pass_on(call, found)
             return result
 
-        with Calls(change=look):
+        with Calls(look):
             self._oracle.run(model, values)
         for number in draw.sample(sorted(straight), min(len(straight), _STRAIGHT)):
             tested.setdefault(number, straight[number]).faults.extend(straight[number].faults)

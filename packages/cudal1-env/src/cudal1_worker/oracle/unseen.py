@@ -232,7 +232,7 @@ class Unseen:
             found[:] = [one.clone() for one in tensors(result if operand is None else call.args[operand])]
             return result
 
-        with Calls(step, keep):
+        with Calls(keep, step):
             self._oracle.run(self._oracle.models.plain, values)
         return found
 
@@ -265,7 +265,7 @@ class Unseen:
         for factor in (_LARGER, -_LARGER):
             values = [factor * x if torch.is_tensor(x) and x.is_floating_point() else x for x in one.values]
             # The reference may refuse them.
-            with contextlib.suppress(ValueError, ArithmeticError, RuntimeError), Calls(fault.step, change):
+            with contextlib.suppress(ValueError, ArithmeticError, RuntimeError), Calls(change, fault.step):
                 self._oracle.run(self._oracle.models.plain, values)
         return change.changed
 
@@ -305,7 +305,7 @@ class Unseen:
         """
         values = one.wide()
         try:
-            with Calls(fault.twin, partial(omitted.with_results, to=to)):
+            with Calls(partial(omitted.with_results, to=to), fault.twin):
                 others = self._oracle.exact(self._oracle.models.wide, values)
         except torch.OutOfMemoryError:
             raise
@@ -331,7 +331,7 @@ class Unseen:
     def _is_same(self, one: _Set, fault: Fault, run: Callable[..., Any]) -> bool:
         """Return whether outputs are the same to the last bit with `run` in a part of the fault's call."""
         try:
-            with Calls(fault.step, partial(run, part=one.mask(fault))):
+            with Calls(partial(run, part=one.mask(fault)), fault.step):
                 outputs = self._oracle.run(self._oracle.models.plain, one.values)
         except torch.OutOfMemoryError:
             raise
@@ -388,7 +388,7 @@ class Unseen:
             unchanged = same_bits(values[fault.place], one.values[fault.place])
             return None if unchanged else self._oracle.run(plain, values)
         if fault.before is not None:
-            with Calls(change=omitted.Stale(fault.step, fault.before)):
+            with Calls(omitted.Stale(fault.step, fault.before)):
                 outputs = self._oracle.run(plain, one.values)
             return None if all(map(same_bits, outputs, one.own)) else outputs
         if fault.change is None and isinstance(fault.operand, int):
@@ -404,13 +404,13 @@ class Unseen:
         change = Watched(run, compares=not fades)
         if fault.twin is not None and fault.twin not in self._apart:
             values = one.wide()
-            with Calls(fault.twin, change) as calls:
+            with Calls(change, fault.twin) as calls:
                 outputs = self._oracle.exact(self._oracle.models.wide, values)
             if change.changed:
                 return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
             if not calls.is_done:  # a GPU has no fused attention in float64 either
                 self._apart.add(fault.twin)
-        with Calls(fault.step, change):
+        with Calls(change, fault.step):
             outputs = self._oracle.run(plain, one.values)
         return outputs if change.changed else None
 
