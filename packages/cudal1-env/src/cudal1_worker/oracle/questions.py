@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -106,19 +106,18 @@ class Questions:
             faults.append(Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
         for words, change in omitted.of_functions(call, result[0]):
             faults.append(Fault(f"{name} {words}", change=change, twin=twin, scattered=True))
-        for factor in (call.product.factors if call.is_product else (None,)) if lower else ():
-            change = partial(Call.with_fault, fault=lower, factor=factor)
-            of = "" if factor is None else f"operand {factor} of "
-            function = not call.is_product
-            words = f"{of}{name} in {lower}"
-            faults.append(Fault(words, change=change, rounds=True, of_function=function, lower=lower))
+        rounded = [(lower, factor) for factor in (call.product.factors if call.is_product else (None,)) if lower]
         if lower == "tf32":  # its roundings may be excused, and those of the next one not
-            change = partial(Call.with_fault, fault="bfloat16")
-            faults.append(Fault(f"{name} in bfloat16", change=change, rounds=True, of_function=not call.is_product))
+            rounded.append(("bfloat16", None))
+        for fault, factor in rounded:
+            of = "" if factor is None else f"operand {factor} of "
+            change = partial(Call.with_fault, fault=fault, factor=factor)
+            faults.append(Fault(f"{of}{name} in {fault}", change=change, rounds=True))
         shapes = {operand: tuple(one.shape) for operand, one in parted.items()}
         terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
         computes = computes or call.is_product or call.kind == "elementwise"
-        return Step(name, twin, faults, shapes, call.is_product, computes, terms=terms)
+        lower = lower if call.is_product and lower != "float8" else ""
+        return Step(name, twin, faults, shapes, call.is_product, computes, terms=terms, lower=lower)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -129,39 +128,32 @@ class Questions:
         if part.one_of > PARTS and step.share < LITTLE / PARTS * part.one_of:
             return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
-        if not isinstance(operand, Result):
-            if not (part.scattered and step.is_product):  # no program multiplies single elements alone
-                left_out = partial(omitted.without, operand=operand)
-                yield Fault(f"{of} left out", k, left_out, twin=step.twin, part=part)
-                # Some terms, for all results. TF32 in a quarter of them saves little; many layers have such a quarter.
-                if isinstance(operand, int) and part.by_gradient and _are_terms(step, operand, mask, part):
-                    change = partial(omitted.with_lower, operand=operand, part=mask)
-                    yield from self._in_lower(of, k, step, change, tf32="bfloat16")
-            if part.scattered and isinstance(operand, int):
-                yield Fault(f"{of}, if it was another call's", k, part=part)
-        elif not part.by_gradient:
-            if operand.number == 0:  # nothing may need a further result
-                yield Fault(f"{of}, if it was another call's", k, part=part)
-        elif part.scattered:
+        if not isinstance(operand, Result) and not (part.scattered and step.is_product):
+            # No program multiplies single elements alone.
+            left_out = partial(omitted.without, operand=operand)
+            yield Fault(f"{of} left out", k, left_out, twin=step.twin, part=part)
+        hidden = operand == Result(0) and not part.by_gradient  # nothing may need a further result
+        if hidden or (part.scattered and not isinstance(operand, str)):
             yield Fault(f"{of}, if it was another call's", k, part=part)
-        elif operand.number == 0 and step.is_product:
-            yield from self._in_lower(of, k, step, partial(omitted.lowered, part=mask))
+        if part.by_gradient and not part.scattered and step.lower:
+            yield from self._in_lower(of, k, step, operand, part, mask)
 
-    def _in_lower(self, of: str, k: int, step: Step, change: Callable[..., Any], tf32: str = "tf32") -> Iterator[Fault]:
-        """Yield the roundings of a part of a product's result or operand; `change` takes the precision as `fault`.
+    def _in_lower(
+        self, of: str, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
+    ) -> Iterator[Fault]:
+        """Yield the rounding of a part of a product's result, or of the terms of all its results.
 
-        Args:
-            of: Words for the part.
-            k: Number of the step.
-            step: The step.
-            change: Executes it.
-            tf32: Precision in place of TF32.
+        It is the same part in all sets: which one shows roundings least depends on the data, and is little to gain. In
+        half precision even the same rows may show little, and roundings of functions cancel in sums.
         """
-        # The same part in all sets: which one shows roundings least depends on the data, and is little to gain.
-        # In half precision even the same rows may show little. Roundings of functions cancel in sums.
-        if step.is_product:
-            for lower in {tf32 if fault.lower == "tf32" else fault.lower for fault in step.faults} - {"", "float8"}:
-                yield Fault(f"{of} in {lower}", k, partial(change, fault=lower), rounds=True, lower=lower)
+        lower, change = step.lower, partial(omitted.lowered, part=mask)
+        if isinstance(operand, int) and _are_terms(step, operand, mask, part):
+            # TF32 in a quarter of the terms saves little, and many layers have such a quarter.
+            lower = "bfloat16" if lower == "tf32" else lower
+            change = partial(omitted.with_lower, operand=operand, part=mask)
+        elif operand != Result(0):
+            return
+        yield Fault(f"{of} in {lower}", k, partial(change, fault=lower), rounds=True)
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32

@@ -25,10 +25,6 @@ class Fault:
     """Whether `change` puts an operand in place of the result of a choice."""
     scattered: bool = False
     """Whether it saves a part of the time only with others like it."""
-    of_function: bool = False
-    """Whether it rounds a function or an opaque call, not a product."""
-    lower: str = ""
-    """Precision to which it rounds."""
     twin: Place | None = None
     """Name and number of the step in the float64 twin, if the fault is tested there: a program may round less."""
     place: int = 0
@@ -64,6 +60,8 @@ class Step:
     """Whether it computes, and something that it reads depends on the model's state."""
     terms: dict[int, int] = field(default_factory=dict[int, int])
     """Summed dimension of each factor of a product, by its position, if a part of the terms can be taken."""
+    lower: str = ""
+    """Precision to which parts of a product are rounded; empty for none."""
     share: float = 0.0
     """Share of the forward pass's time."""
     line: int | None = None

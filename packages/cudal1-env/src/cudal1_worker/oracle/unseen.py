@@ -361,11 +361,12 @@ class Unseen:
                 return False  # as many elements as the data say: another draw's cannot replace them
             return (step.is_product and step.share >= _LONG) or self._may_differ(one, fault.step)
         excused = fault.rounds
+        of_function = fault.step is not None and not self._tested[fault.step].is_product
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
             if not answer.is_floating_point():
                 # An unchanged integer does not show how near it was to changing.
-                excused = excused and fault.of_function
+                excused = excused and of_function
                 if not bool(((found == 0) | (output.reshape(-1) == one.own[place].reshape(-1))).all()):
                     return False
                 continue
@@ -376,7 +377,7 @@ class Unseen:
             if too_much or not bool((found <= one.allowed[place]).all()):
                 return False
             is_half = output.dtype in HALF or bool(self._oracle.limits[place].largest)
-            if not (fault.of_function and (is_half or same_bits(output, one.own[place]))):
+            if not (of_function and (is_half or same_bits(output, one.own[place]))):
                 excused = excused and output.dtype not in HALF and is_one_rounding(found, right, output.dtype)
         return not excused
 
