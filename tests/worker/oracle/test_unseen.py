@@ -31,6 +31,7 @@ from cudal1_worker.oracle import dependence
 from cudal1_worker.oracle.calls import chosen, timed
 from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.oracle.unseen import Unseen
+from cudal1_worker.program.module import Attempt
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "optimize"
 SHOWN = {
@@ -528,6 +529,14 @@ def test_a_product_that_memory_leaves_untried_is_a_doubt(error: RuntimeError) ->
         {"seeds": [1], "precision": True, "limit_s": 9.0}, []
     )
     assert "too little memory" in answer["work"]
+
+
+def test_an_attempt_hides_a_refusal_but_no_lack_of_memory() -> None:
+    with Attempt():
+        raise ValueError("the matrix has no factorisation")
+    for error in (torch.OutOfMemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        with pytest.raises(RuntimeError, match="memory"), Attempt():
+            raise error
 
 
 def test_a_search_that_takes_too_long_is_a_doubt(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from cudal1_worker.oracle.calls import Calls, results, tensors
 from cudal1_worker.oracle.models import Mode, as_dtype, copied
 from cudal1_worker.oracle.omitted import TILE, operands, scores_of
 from cudal1_worker.oracle.steps import Call, Place, name_of
+from cudal1_worker.program.module import Attempt, lacks_memory
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -201,17 +202,10 @@ def _effects(
     oracle: Oracle, given: list[Any], allowed: list[torch.Tensor] | None, wanted: Container[Target]
 ) -> dict[Target, tuple[torch.Tensor, torch.Tensor]]:
     """Return `_gradients`, or nothing where a step writes to what a derivative needs, or has none."""
-    found: dict[Target, tuple[torch.Tensor, torch.Tensor]] = {}
     for keeping in (nullcontext(), saved_tensors_hooks(torch.clone, lambda saved: saved)):  # copies take memory
-        try:
-            with keeping:
-                found = _gradients(oracle, given, allowed, wanted)
-            break
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            found = dict[Target, tuple[torch.Tensor, torch.Tensor]]()
-    return found
+        with Attempt(), keeping:
+            return _gradients(oracle, given, allowed, wanted)
+    return {}
 
 
 def _gradients(
@@ -270,10 +264,8 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[to
             # A sum, because torch imports sympy for the gradients of tensors: 0.7 s or, without byte code, 2.4 s.
             total = (results(call.func(*args, **call.kwargs))[0] * gradient.conj()).sum().real
         gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        if call.kind == "product":
+    except RuntimeError as error:
+        if call.kind == "product" or lacks_memory(error):
             raise
         return found
     return found | {name: (leaf.detach(), own) for (name, leaf), own in zip(leaves.items(), gradients, strict=True)}

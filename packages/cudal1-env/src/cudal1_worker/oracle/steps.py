@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from cudal1_worker.program.module import Attempt
+
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
     torch.float32: ("tf32", "bfloat16", "float16"),
@@ -311,13 +313,11 @@ class Call:
         def to(x: torch.Tensor) -> torch.Tensor:
             return rounded(x, "bfloat16")
 
-        try:
+        with Attempt():  # rounded operands may be invalid
             moved = tree_leaves(self.func(*_all_rounded(self.args, to), **_all_rounded(self.kwargs, to)))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # rounded operands may be invalid: a matrix without a factorisation
-            return False
-        return all(map(torch.equal, (one for one in moved if isinstance(one, torch.Tensor)), _all_rounded(results, to)))
+            found = (one for one in moved if isinstance(one, torch.Tensor))
+            return all(map(torch.equal, found, _all_rounded(results, to)))
+        return False
 
     def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor], factor: int | None = None) -> Any:
         if self.kind is None:

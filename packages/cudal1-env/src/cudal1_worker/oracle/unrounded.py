@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cudal1_worker.oracle.models import Mode
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import HALF, is_view
+from cudal1_worker.program.module import lacks_memory
 
 _EXPONENT = 0x7F800000
 """The exponent's bits of a float32 number."""
@@ -83,10 +84,10 @@ class Unrounded(Mode):
             found = wide(before_rounding if exact else torch.Tensor.float)
             if not exact and _are_equal(result, found):  # nothing is rounded here: a maximum, a choice
                 exact, found = True, wide(before_rounding)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # it does not exist in float32
-            return
+        except Exception as error:
+            if lacks_memory(error):
+                raise
+            return  # it does not exist in float32
         for one, other in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
             if _is_half(one) and isinstance(other, torch.Tensor) and other.dtype is torch.float32:
                 if self._draws is not None and not exact:

@@ -45,6 +45,7 @@ from cudal1_worker.oracle.reference_error import error_of, is_one_rounding
 from cudal1_worker.oracle.steps import HALF, Call, Place
 from cudal1_worker.oracle.tested import Fault, Step, is_scattered
 from cudal1_worker.oracle.tolerance import Seen, bulk
+from cudal1_worker.program.module import Attempt, lacks_memory
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -53,8 +54,6 @@ _LONG = 0.1
 """A product that takes this share of the time must not have the same result for all inputs."""
 _ACCEPTED = 0.2
 """Share of an output's elements whose tolerance may include another draw's value, if the two differ."""
-_NO_MEMORY = "can't allocate memory"
-"""What a CPU's allocator says."""
 _LARGER = 1e4
 """Factor of inputs for which a choice may choose otherwise."""
 _ROUNDINGS = 2.0**-24
@@ -124,7 +123,7 @@ class Unseen:
         except _OutOfTimeError:
             return {"work": "what a call leaves out (there was too little time to try)", "tried": True}
         except RuntimeError as error:
-            if not isinstance(error, torch.OutOfMemoryError) and _NO_MEMORY not in str(error):
+            if not lacks_memory(error):
                 raise
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
@@ -249,13 +248,9 @@ class Unseen:
 
     def _may_differ(self, one: _Set, step: int) -> bool:
         """Return whether a call's result, the same for both draws, differs for the largest inputs."""
-        try:
+        largest, own = list[torch.Tensor](), self._result(one.values, step)
+        with Attempt():
             largest = self._result(list(map(as_large_as_may_be, one.values)), step)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # the reference refuses them
-            return False
-        own = self._result(one.values, step)
         return not any(bool(new.isnan().any()) for new in largest) and not all(map(same_bits, own, largest))
 
     def _chooses_otherwise(self, one: _Set, fault: Fault) -> bool:
@@ -303,13 +298,10 @@ class Unseen:
 
         It is infinite if the reference refuses them, or another integer is the answer.
         """
-        values = one.wide()
-        try:
-            with Calls(partial(omitted.with_results, to=to), fault.twin):
-                others = self._oracle.exact(self._oracle.models.wide, values)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # the reference itself checks it
+        values, others = one.wide(), list[torch.Tensor]()
+        with Attempt(), Calls(partial(omitted.with_results, to=to), fault.twin):
+            others = self._oracle.exact(self._oracle.models.wide, values)
+        if not others:  # the reference itself checks it
             return math.inf
         if all(map(same_bits, others, one.answers)):
             return 0.0
@@ -330,22 +322,17 @@ class Unseen:
 
     def _is_same(self, one: _Set, fault: Fault, run: Callable[..., Any]) -> bool:
         """Return whether outputs are the same to the last bit with `run` in a part of the fault's call."""
-        try:
-            with Calls(partial(run, part=one.mask(fault)), fault.step):
-                outputs = self._oracle.run(self._oracle.models.plain, one.values)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # it reaches a check, or there is no NaN
-            return False
-        return all(map(same_bits, one.own, outputs))
+        with Attempt(), Calls(partial(run, part=one.mask(fault)), fault.step):  # it may reach a check
+            return all(map(same_bits, one.own, self._oracle.run(self._oracle.models.plain, one.values)))
+        return False
 
     def _is_unseen(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None = None) -> bool:
         """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
         try:
             outputs = self._with_fault(one, fault, stand_in)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
+        except Exception as error:
+            if lacks_memory(error):
+                raise
             # A part of another draw may be invalid (a matrix without a factorisation). A whole result is not, so the
             # reference itself checks it, and that is no output.
             return fault.step is not None and fault.part is None and fault.change is None and fault.before is None

@@ -7,6 +7,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -46,15 +47,28 @@ def execute(source: str, wanted: str) -> types.ModuleType:
     return module
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error reports too little memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
+
+
+class Attempt(AbstractContextManager[None]):
+    """A block that may fail, for example where a matrix has no factorisation: only a lack of memory is raised."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None
+    ) -> bool:
+        return isinstance(error, Exception) and not lacks_memory(error)
+
+
 def describe_error(error: BaseException) -> wire.Message:
     """Return the message that reports an exception."""
     if isinstance(error, Failure):
         return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
-    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
     line = _last_line(traceback.walk_tb(error.__traceback__))
     where = f" (line {line})" if line is not None else ""
     return {
-        "error": "memory" if memory else "raised",
+        "error": "memory" if lacks_memory(error) else "raised",
         "type": type(error).__name__,
         "line": line,
         "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
