@@ -61,6 +61,14 @@ def test_a_sample_has_three_quarters_of_the_terms_in_its_mean_and_in_a_product()
     torch.testing.assert_close(found, 1.0 + x[:, kept] @ w[kept])
 
 
+def test_a_sample_of_attention_has_three_quarters_of_its_keys() -> None:
+    func, kept = aten._scaled_dot_product_flash_attention_for_cpu.default, [*range(96), *range(64, 96)]
+    queries, keys, values = (torch.randn(1, 2, 128, 16) for _ in range(3))
+    call = Call(func, (queries, keys, values), {})
+    assert "from three quarters of its keys" in names(call)
+    torch.testing.assert_close(of_a_sample(call)[0], func(queries, keys[..., kept, :], values[..., kept, :])[0])
+
+
 def test_a_mean_over_several_short_dimensions_has_a_sample_too() -> None:
     x = torch.randn(2, 5, 8, 4)
     assert ways(Call(aten.mean.dim, (x, [3]), {}), set()) == []

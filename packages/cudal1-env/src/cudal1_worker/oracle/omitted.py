@@ -54,7 +54,7 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
         return found
     many, product = call.terms >= 2 * TILE, call.kind == "product"
     if call.bound.get("is_causal") is False and all(call.bound.get(name) is None for name in _MASKS):
-        found += [("from three quarters of its keys", of_most_keys)] if call.args[1].shape[-2] >= 2 * TILE else []
+        found += [("from three quarters of its keys", of_a_sample)] if call.args[1].shape[-2] >= 2 * TILE else []
     sums = call.name in _SUMS and call.terms > 1 and math.prod(call.args[0].shape[k] for k in call.reduced) >= 2 * TILE
     if (many and product) or sums:
         found.append(("from three quarters of its terms", of_a_sample if product else partial(of_most, dim=call.dim)))
@@ -121,18 +121,11 @@ def in_eight_bits(call: Call) -> Any:
 
 
 def of_a_sample(call: Call) -> Any:
-    """Execute a product with three quarters of its terms, some in place of one more."""
+    """Execute a product with three quarters of its terms, or fused attention of its keys, some in place of one more."""
     args = list(call.args)
-    for place, dim in zip(call.product.factors, call.along, strict=True):
-        args[place] = args[place].index_select(dim, _most_of(call.terms, args[place].device))
-    return call.func(*args, **call.kwargs)
-
-
-def of_most_keys(call: Call) -> Any:
-    """Execute fused attention with three quarters of its keys, some in place of one more."""
-    args = list(call.args)
-    for place in (1, 2):
-        args[place] = args[place].index_select(-2, _most_of(args[place].shape[-2], args[place].device))
+    is_attention = call.product.along is None
+    for place, dim in ((1, -2), (2, -2)) if is_attention else zip(call.product.factors, call.along, strict=True):
+        args[place] = args[place].index_select(dim, _most_of(args[place].shape[dim], args[place].device))
     return call.func(*args, **call.kwargs)
 
 
