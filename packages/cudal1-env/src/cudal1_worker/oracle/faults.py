@@ -16,8 +16,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.calls import tensors
-from cudal1_worker.oracle.models import Mode, same_bits
+from cudal1_worker.oracle.calls import Calls, tensors
+from cudal1_worker.oracle.models import same_bits
 from cudal1_worker.oracle.steps import Call
 from cudal1_worker.program.module import Failure, describe_error
 
@@ -42,7 +42,7 @@ class Step:
     faults: list[str]
 
 
-class Injection(Mode):
+class Injection(Calls):
     """Counts steps and changes one; consecutive elementwise calls are one step.
 
     Args:
@@ -51,24 +51,22 @@ class Injection(Mode):
     """
 
     def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
-        super().__init__()
+        super().__init__(self._counted)
         self.steps: list[Step] = []
         self._step = step
-        self._change = change
+        self._fault = change
 
-    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = Call(func, args, kwargs)
-        if call.kind is None:
-            return func(*args, **kwargs)
-        last = self.steps[-1] if self.steps else None
-        if last is not None and last.kind == call.kind == "elementwise":
-            last.size = max(last.size, call.size)
-        else:
-            shapes = [list(one.shape) for one in call.operands]
-            self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
-        if self._change is None or self._step not in (None, len(self.steps) - 1):
-            return func(*args, **kwargs)
-        return self._change(call)
+    def _counted(self, call: Call) -> Any:
+        if call.kind is not None:
+            last = self.steps[-1] if self.steps else None
+            if last is not None and last.kind == call.kind == "elementwise":
+                last.size = max(last.size, call.size)
+            else:
+                shapes = [list(one.shape) for one in call.operands]
+                self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
+            if self._fault is not None and self._step in (None, len(self.steps) - 1):
+                return self._fault(call)
+        return call.func(*call.args, **call.kwargs)
 
 
 class Watched:

@@ -21,8 +21,9 @@ from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
+from cudal1_worker.oracle.calls import Calls
 from cudal1_worker.oracle.description import describe
-from cudal1_worker.oracle.faults import FaultyRuns, Injection
+from cudal1_worker.oracle.faults import FaultyRuns
 from cudal1_worker.oracle.models import Models, Widened, as_dtype
 from cudal1_worker.oracle.recurrence import recurrence
 from cudal1_worker.oracle.reference_error import error_of, moved_by, read, report, second_values
@@ -266,10 +267,11 @@ class Oracle:
         """
 
         def change(call: Call) -> Any:
-            own = call.name in RUNNING and call.dtype == torch.float32 and not call.func._schema.is_mutable
-            return call.by_doubling() if own and call.terms else call.func(*call.args, **call.kwargs)
+            scans = call.kind == "reduction" and call.name in RUNNING
+            own = scans and call.dtype == torch.float32 and not call.func._schema.is_mutable
+            return call.by_doubling() if own else call.func(*call.args, **call.kwargs)
 
-        with Injection(None, change):
+        with Calls(change):
             return self.run(self.models.plain, values)
 
     def nearby(
