@@ -108,10 +108,13 @@ LEFT_OUT = {
         "x * (100 / (x * x).sum().sqrt()).clamp(max=1.0)",
         "), if it was another call's",  # the product or the sum, whichever was drawn
     ),
-    "terms that fade": ("(x * 0.5 ** torch.arange(64)).sum(-1)", "the least elements of | of its terms"),
+    "terms that fade": (
+        "(x * 0.5 ** torch.arange(64)).sum(-1)",
+        "the least elements of | (sum) from three quarters of",
+    ),
     "terms of which float64 holds nothing": (
         "(x * 1e-3 ** torch.arange(64)).sum(-1)",
-        "the least elements of | of its terms",
+        "the least elements of | (sum) from three quarters of",
     ),
     "every eighth column": (
         "(x * torch.where(torch.arange(64) % 8 == 3, 1.0, 1e-9)).sum(-1)",

@@ -27,11 +27,6 @@ TILE = 32
 _MOST = 2
 """Weights have more than this many times the elements of the other factor and the result; otherwise eight bits save
 little."""
-_SUMS = (
-    *("sum", "nansum", "mean", "logsumexp", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"),
-    *("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
-)
-"""Reductions that a sample of their terms estimates."""
 _MASKS = ("attn_mask", "attn_bias")
 _SCORES = 1 << 26
 """Maximum number of attention scores at a time."""
@@ -55,9 +50,8 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
     many, product = call.terms >= 2 * TILE, call.kind == "product"
     if call.bound.get("is_causal") is False and all(call.bound.get(name) is None for name in _MASKS):
         found += [("from three quarters of its keys", of_a_sample)] if call.args[1].shape[-2] >= 2 * TILE else []
-    sums = call.name in _SUMS and call.terms > 1 and math.prod(call.args[0].shape[k] for k in call.reduced) >= 2 * TILE
-    if (many and product) or sums:
-        found.append(("from three quarters of its terms", of_a_sample if product else partial(of_most, dim=call.dim)))
+    if many and product:
+        found.append(("from three quarters of its terms", of_a_sample))
     if many and call.name in NORMS | SOFTMAX and _normed(call) is not None:
         found.append(("with statistics of half of its terms", by_halves))
     if many and product and call.name != "convolution" and call.dtype in HALF and _is_weight(call, kept):
@@ -66,17 +60,15 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
 
 
 def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
-    """Return those that apply only to a call, no known reduction, whose result is much smaller than an operand."""
-    if call.kind == "product" or call.name in _SUMS or not call.operands:
+    """Return those that apply only to a call, no product, whose result is much smaller than an operand."""
+    if call.kind == "product" or not call.operands:
         return []
     largest = max(call.operands, key=torch.Tensor.numel)
     if 2 * TILE * result.numel() > largest.numel():
         return []
-    return [
-        (f"from three quarters of dimension {dim}", partial(of_most, dim=dim))
-        for dim, size in enumerate(largest.shape)
-        if size >= 4
-    ]
+    dims = sorted(dim % largest.ndim for dim in call.reduced) if call.kind == "reduction" else range(largest.ndim)
+    long = [dim for dim in dims if largest.shape[dim] >= 4]
+    return [(f"from three quarters of dimension {dim}", partial(of_most, dim=dim)) for dim in long]
 
 
 def of_functions(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
