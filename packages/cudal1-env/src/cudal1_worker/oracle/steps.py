@@ -36,10 +36,11 @@ Hardware has TF32 and float8 only for factors."""
 HALF = (torch.float16, torch.bfloat16)
 BLOCKS = {"partial sums of 32 rounded": 32, "partial sums of 128 rounded": 128}
 """Number of terms after which a half-precision step rounds its sum to its own dtype."""
-HONEST = ("16 partial sums", "reversed terms", "sequential sums")
-"""Other orders of summation in the step's own precision. They are no faults: a tolerance must allow them."""
+SEQUENTIAL = "sequential sums"
+"""Adds one term after another in the step's own precision. It is no fault: a tolerance must allow it, and so it allows
+all orders of summation that err less."""
 _MAX_BLOCKS = 1024
-"""Maximum blocks of `sequential sums`; up to this many terms, each is a block."""
+"""Maximum blocks of `SEQUENTIAL`; up to this many terms, each is a block."""
 
 
 @dataclass(frozen=True)
@@ -274,13 +275,13 @@ class Call:
         """Execute the call with a fault, or in another order of summation.
 
         Args:
-            fault: One of `faults`, or of `HONEST`.
+            fault: One of `faults`, or `SEQUENTIAL`.
             factor: Position of the one factor of a product to round; all by default.
         """
         if fault in BLOCKS:
             return self._in_blocks(self._block(BLOCKS[fault]), _rounding(self.dtype))
-        if fault in HONEST:
-            return self._otherwise(fault)
+        if fault == SEQUENTIAL:
+            return self._in_blocks(max(1, -(-self.terms // _MAX_BLOCKS)), lambda total: total)
         return self._rounded(lambda x: rounded(x, fault), factor)
 
     def in_precision(self, fault: str, own: torch.dtype) -> Any:
@@ -399,22 +400,6 @@ class Call:
         return not self.func._schema.is_mutable and (
             (self.kind == "product" and not attention) or self.name in ("sum", "mean")
         )
-
-    def _otherwise(self, order: str) -> Any:
-        if order == "reversed terms":
-            return self._reversed()
-        block = -(-self.terms // (16 if order == "16 partial sums" else _MAX_BLOCKS))
-        return self._in_blocks(block, lambda total: total) if block else self.func(*self.args, **self.kwargs)
-
-    def _reversed(self) -> Any:
-        args = list(self.args)
-        if self._is_sum() and self.terms > 1:
-            if self.kind == "product":
-                for place, dim in zip(self.product.factors, self.along, strict=True):
-                    args[place] = args[place].flip(dim)
-            else:
-                args[0] = args[0].flip(self.dim)
-        return self.func(*args, **self.kwargs)
 
 
 def rounded(x: torch.Tensor, to: str) -> torch.Tensor:

@@ -120,7 +120,10 @@ class AuditJudge(Judge):
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
     ) -> list[Values] | str:
-        """Return the reference's steps on a set and their possible faults; see `cudal1_worker.oracle.faults`."""
+        """Return the outputs of the reference, or of its float64 twin, with a fault on a set, or why there are none.
+
+        See `cudal1_worker.oracle.faults.FaultyRuns.faulty`.
+        """
         pool = self._known_pool(task)
         with self._with_room(task):
             found, reason = pool.oracle.faulty(

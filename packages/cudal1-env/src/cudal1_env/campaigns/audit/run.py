@@ -14,7 +14,7 @@ from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet
 from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers, passes, subjects
-from cudal1_env.campaigns.audit.programs import Programs, passes_in_any_order
+from cudal1_env.campaigns.audit.programs import Programs, passes_in_sequence
 from cudal1_env.errors import TOO_LARGE, TaskError
 from cudal1_env.gate import AUDIT_FORM, AuditLine, AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.records import PROTOCOL_VERSION, Device, Status
@@ -105,7 +105,7 @@ def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) ->
 def _tightened(judge: AuditJudge, task: Task, survivors: tuple[str, ...]) -> float | None:
     """Return the largest error factor at which no mutant survives and honest programs pass; None if there is none.
 
-    Honest programs are the reference in other orders of summation, and the task's variants that this machine can run.
+    Honest programs are the reference with sums term by term, and the task's variants that this machine can run.
     They must pass at half the factor.
     """
     for factor in FACTORS:
@@ -121,7 +121,7 @@ def _honest_pass(judge: AuditJudge, task: Task) -> bool:
     random = np.random.default_rng(_SEED)
     with closing(judge.known_sets(task, MAX_SETS)) as sets:
         for one in sets:
-            if not passes_in_any_order(judge, task, one, subjects(one, one, random)):
+            if not passes_in_sequence(judge, task, one, subjects(one, one, random)):
                 return False
     variants = usable_variants(task, judge.device.name, frozenset())
     return all(judge.evaluate(task, one.source).status is not Status.WRONG_OUTPUT for one in variants)
