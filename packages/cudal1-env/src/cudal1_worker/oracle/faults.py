@@ -74,19 +74,14 @@ class Watched:
 
     Args:
         run: Executes one call.
-        compares: Whether an equal result does not count as changed.
     """
 
-    def __init__(self, run: Callable[[Call], Any], *, compares: bool = True) -> None:
+    def __init__(self, run: Callable[[Call], Any]) -> None:
         self.changed = False
         self._run = run
-        self._compares = compares
 
     def __call__(self, call: Call) -> Any:
         """Execute one call."""
-        if not self._compares:
-            self.changed = True
-            return self._run(call)
         args, kwargs = call.args, call.kwargs
         if call.func._schema.is_mutable:
             args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (args, kwargs))

@@ -387,20 +387,21 @@ class Unseen:
             run = fault.change or partial(omitted.replaced, others=stand_in, number=number)
         if fault.change is None or fault.part is not None:
             run = partial(run, part=one.mask(fault))
-        # Float64 may have lost a factor that fades.
+        # Float64 may have lost a factor that fades, so that the result hides the fault.
         fades = fault.change is not None and not fault.rounds and fault.part is not None and fault.part.by_gradient
-        change = Watched(run, compares=not fades)
+        watched = Watched(run)
+        change = run if fades else watched
         if fault.twin is not None and fault.twin not in self._apart:
             values = one.wide()
             with Calls(change, fault.twin) as calls:
                 outputs = self._oracle.exact(self._oracle.models.wide, values)
-            if change.changed:
+            if calls.is_done and (fades or watched.changed):
                 return [output.to(own.dtype) for output, own in zip(outputs, one.own, strict=True)]
             if not calls.is_done:  # a GPU has no fused attention in float64 either
                 self._apart.add(fault.twin)
         with Calls(change, fault.step):
             outputs = self._oracle.run(plain, one.values)
-        return outputs if change.changed else None
+        return outputs if fades or watched.changed else None
 
     def _changes_answer(self, one: _Set, fault: Fault) -> bool:
         """Return whether the float64 answer changes if (a part of) an input is replaced with another draw's."""
