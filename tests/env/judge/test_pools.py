@@ -10,6 +10,7 @@ from cudal1_data import Task
 from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.pools import pool_key
 from doubles.judges import QUICK
 from task_programs import program
 
@@ -38,9 +39,9 @@ def test_a_pool_retires_after_its_time() -> None:
 def test_a_batch_that_would_spend_a_pool_begins_with_another() -> None:
     with Judge(QUICK.model_copy(update={"pool_candidates": 4})) as judge:
         first = judge._pools.take(case(), None)
-        judge._pools.renew([case()] * 3)
+        judge._pools.renew(pool_key(case(), None), 3)
         assert judge._pools.take(case(), None) is first
-        judge._pools.renew([case()] * 3)
+        judge._pools.renew(pool_key(case(), None), 3)
         assert judge._pools.take(case(), None) is not first
 
 

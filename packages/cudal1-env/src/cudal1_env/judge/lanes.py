@@ -132,7 +132,7 @@ class _Batch:
     def _begin(self, group: Sequence[Wanted]) -> Iterator[Told]:
         first = group[0]
         self._open[first.key] = len(group)
-        self._pools.renew([one.case for one in group if one.seed is None])
+        self._pools.renew(first.key, len(group))
         if self._pools.kept(first.case, first.seed) is not None:
             yield from self._submit(group)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -93,12 +93,11 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
             return None
         return pool
 
-    def renew(self, cases: Sequence[Case]) -> None:
-        """Retire pools that would be spent before all these cases are judged, so that no pool changes meanwhile."""
-        for key, count in Counter(pool_key(case, None) for case in cases).items():
-            pool = self.get(key)
-            if pool is not None and pool.candidates + count > self._settings.pool_candidates:
-                self.retire(key)
+    def renew(self, key: tuple[str, str], count: int) -> None:
+        """Retire a pool that would be spent before so many programs are judged, so that it stays the same meanwhile."""
+        pool = self.get(key)
+        if pool is not None and pool.candidates + count > self._settings.pool_candidates:
+            self.retire(key)
 
     def new(self, case: Case, seed: bytes | None) -> Pool:
         """Return a new pool with its own oracle; draw a secret seed if none is given."""
