@@ -27,9 +27,10 @@ from cudal1_env.judge.oracle import pool as pool_file
 from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
-from cudal1_worker.oracle import dependence
+from cudal1_worker.oracle import dependence, questions
 from cudal1_worker.oracle.calls import chosen, timed
 from cudal1_worker.oracle.oracle import Oracle
+from cudal1_worker.oracle.questions import Questions
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program.module import Attempt
 
@@ -473,6 +474,22 @@ def test_another_draws_output_must_be_accepted_on_both_sets(
 def test_calls_that_take_long_are_tried_though_they_are_small() -> None:
     mul, svd, div = 1.0, 2.0, 0.001
     assert chosen([mul, svd, div], random.Random(0)) == [0, 1]
+
+
+def test_a_function_before_a_cheap_product_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The product is merged with the one before it, so what is saved is not its own time.
+    monkeypatch.setattr(questions, "chosen", lambda seconds, draw: [0])
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, wide: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x @ wide) @ narrow
+
+    def run(model: Model, values: list[torch.Tensor]) -> torch.Tensor:
+        return model(*values)
+
+    oracle: Any = SimpleNamespace(models=SimpleNamespace(plain=Model()), run=run, device=torch.device("cpu"))
+    steps = Questions(oracle).steps([torch.randn(8, 8), torch.randn(8, 8), torch.randn(8, 1)], random.Random(0))
+    assert {fault.text for step in steps.values() for fault in step.faults} >= {"step 2 (tanh) on a straight line"}
 
 
 def test_of_many_calls_those_that_take_long_are_drawn_more_often() -> None:

@@ -61,6 +61,8 @@ class Questions:
             found = all_tensors(result)
             kind = call.name, *(one.shape for one in (*tensors(call.args), *found))
             before = alike[kind].nearest(call.number, found)
+            # A product behind a function may be merged with one before it, so its own time says nothing.
+            merges = call.is_product
             if call.number in wanted and found:
                 share = seconds[call.number] / sum(seconds)
                 step = self._step(call, found, kept)
@@ -68,8 +70,9 @@ class Questions:
                 tested[call.number] = replace(step, share=share, line=current_line(), of_state=of_state)
                 if before is not None and not any(fault.extreme for fault in step.faults):
                     step.faults.append(Fault(f"{step.name}, if it was step {before + 1}'s", before=before))
-                if step.computes and call.kind != "elementwise" and not call.passes_on:
-                    straight.update(flow.curved(call.operands))
+                merges = step.computes and call.kind != "elementwise"
+            if merges and not call.passes_on:
+                straight.update(flow.curved(call.operands))
             flow.pass_on(call, found)
             return result
 
