@@ -61,10 +61,8 @@ def ways(call: Call, kept: Container[int]) -> list[tuple[str, Callable[[Call], A
 
 def of_small(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
     """Return those that apply only to a call, no product, whose result is much smaller than an operand."""
-    if call.kind == "product" or not call.operands:
-        return []
-    largest = max(call.operands, key=torch.Tensor.numel)
-    if 2 * TILE * result.numel() > largest.numel():
+    largest = _largest(call)
+    if call.kind == "product" or largest is None or 2 * TILE * result.numel() > largest.numel():
         return []
     dims = sorted(dim % largest.ndim for dim in call.reduced) if call.kind == "reduction" else range(largest.ndim)
     long = [dim for dim in dims if largest.shape[dim] >= 4]
@@ -126,7 +124,8 @@ def of_most(call: Call, dim: int) -> Any:
 
     Tensors of its shape (where its elements go) and lines of its length (where its rows go) follow.
     """
-    largest = max(call.operands, key=torch.Tensor.numel)
+    largest = _largest(call)
+    assert largest is not None
     some = _most_of(largest.shape[dim], largest.device)
 
     def halved(one: torch.Tensor) -> torch.Tensor:
@@ -136,6 +135,12 @@ def of_most(call: Call, dim: int) -> Any:
 
     args, kwargs = tree_map_only(torch.Tensor, halved, (call.args, call.kwargs))
     return call.func(*args, **kwargs)
+
+
+def _largest(call: Call) -> torch.Tensor | None:
+    """Return the largest operand, an integer one if there are no others."""
+    given = call.operands or [one for one in tensors(call.args) if one.layout is torch.strided]
+    return max(given, key=torch.Tensor.numel, default=None)
 
 
 def _most_of(count: int, device: torch.device) -> torch.Tensor:

@@ -85,7 +85,7 @@ class Questions:
     def _step(self, call: Call, result: list[torch.Tensor], kept: Container[int]) -> Step:
         """Return what can be asked about a call."""
         name, twin = call.title, call.place
-        if call.name in EXTREMES:
+        if call.name in EXTREMES and call.operands:
             faults = [Fault(f"{name}, which is only compared", twin=twin, extreme=True)]
             faults += [
                 Fault(f"{name} {words}", change=change, twin=twin, extreme=True)

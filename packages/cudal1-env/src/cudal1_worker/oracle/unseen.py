@@ -92,6 +92,15 @@ class _Set:
         return self.answers[0].new_ones((), dtype=torch.bool) if fault.part is None else self.parts[fault.part]
 
 
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_floating_point()
+
+
+def _without_integers(value: Any) -> Any:
+    is_integer = isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+    return torch.zeros_like(value) if is_integer else value
+
+
 class _OutOfTimeError(Exception):
     """The search has reached its limit."""
 
@@ -185,6 +194,8 @@ class Unseen:
 
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
+        # A program may keep what each value of an integer alone (which of eight layers) makes of the weights.
+        others = [one if _is_choice(one) else other for one, other in zip(values, others, strict=True)]
         answers = self._oracle.exact(self._oracle.models.wide, values)
         own, errors = self._oracle.errors(self._oracle.models, values, answers)
         first = self._allowed(answers, errors, None)
@@ -247,11 +258,19 @@ class Unseen:
         return any(came_again(one, two) > SHARE for one, two in pairs)
 
     def _may_differ(self, one: _Set, step: int) -> bool:
-        """Return whether a call's result, the same for both draws, differs for the largest inputs."""
-        largest, own = list[torch.Tensor](), self._result(one.values, step)
-        with Attempt():
-            largest = self._result(list(map(as_large_as_may_be, one.values)), step)
-        return not any(bool(new.isnan().any()) for new in largest) and not all(map(same_bits, own, largest))
+        """Return whether a call's result, the same for both draws, differs for the largest inputs.
+
+        If it takes much time, it may also differ for zeros as integers: the largest of many is the same for all draws.
+        """
+        moves, own = [as_large_as_may_be], self._result(one.values, step)
+        moves += [_without_integers] if self._tested[step].share >= LITTLE else []
+        for move in moves:
+            moved = list[torch.Tensor]()
+            with Attempt():
+                moved = self._result(list(map(move, one.values)), step)
+            if not any(bool(new.isnan().any()) for new in moved) and not all(map(same_bits, own, moved)):
+                return True
+        return False
 
     def _chooses_otherwise(self, one: _Set, fault: Fault) -> bool:
         """Return whether a choice that is its operand for both draws is not for larger inputs of either sign."""
