@@ -184,9 +184,11 @@ def straightened(call: Call) -> Any:
             line = _straight(scores.masked_fill(weights == 0.0, torch.nan), weights, [-1])
             own[index] = (line @ _heads(call.args[2], own)[index].to(line.dtype)).to(own.dtype)
         return result
+    # A line through all results would have their exact mean, and for a softmax their entropy.
     if call.name in SOFTMAX:
-        own.copy_(_straight(x.masked_fill(own == 0.0, torch.nan), own, [call.dim]))
-    else:  # the line through all results would have their exact mean, which a program does not know
+        along, lines = x.masked_fill(own == 0.0, torch.nan).movedim(call.dim, -1), own.movedim(call.dim, -1)
+        lines.copy_(_straight(along, lines, [-1], every=2))
+    else:
         own.copy_(_straight(x.flatten(), own.flatten(), [0], every=2).view_as(own))
     return result
 

@@ -75,8 +75,9 @@ class Step:
 def is_scattered(fault: Fault) -> bool:
     """Return whether a fault saves a part of the time only with others like it.
 
-    One of many products may always be rounded: a program saves nothing to speak of by one, and all are seen.
+    One of many products may always be rounded, or computed without a part: a program saves little by one, and outputs
+    show what happens to all of them.
     """
     if fault.before is not None or fault.scattered or fault.rounds:
         return True
-    return fault.step is not None and fault.part is not None and fault.part.scattered
+    return fault.step is not None and fault.part is not None and (fault.part.scattered or fault.part.by_gradient)

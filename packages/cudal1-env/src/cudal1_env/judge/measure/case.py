@@ -95,6 +95,12 @@ class Tally:
                     f"the errors of output {position} are {comparison.bulk:.2g} times what they may be (root mean "
                     f"square), on {one.distribution} inputs",
                 )
+            if wrong and seen.tolerance == 0.0:
+                raise Fault(
+                    Status.WRONG_OUTPUT,
+                    f"{seen.error:.2g} of the elements of output {position} are incorrect (integers must be equal), on "
+                    f"{one.distribution} inputs",
+                )
             if wrong:
                 raise Fault(
                     Status.WRONG_OUTPUT,

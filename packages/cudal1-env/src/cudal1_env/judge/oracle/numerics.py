@@ -97,10 +97,11 @@ def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, floa
 
     Args:
         dtype: The output's dtype.
-        factor: c: allowed multiple of the reference's largest error; half precision has its own.
+        factor: c: allowed multiple of the reference's largest error; half precision has its own. For integers: by how
+            many rounding errors inputs are moved to find answers that are undecided.
         floor_ulps: f: minimum tolerance in units in the last place; half precision has its own.
     """
-    times = _HALF_FACTOR if dtype in HALF else factor * MAXIMUM_OVER_TYPICAL
+    times = _HALF_FACTOR if dtype in HALF else factor * MAXIMUM_OVER_TYPICAL if dtype in EPSILON else factor
     ulps = HALF.get(dtype, floor_ulps)
     # Devices may flush subnormal numbers to zero; float16 keeps them, in steps of one size.
     least = ulps * float(np.finfo(np.float16).smallest_subnormal) if dtype == "float16" else _SMALLEST.get(dtype, 0.0)
