@@ -47,6 +47,7 @@ SHOWN = {
     "bytes": "(8 * torch.relu(x @ w)).clamp(max=255).to(torch.uint8)",
     "many largest places": "(big @ w).argmax(-1)",
     "no product": "x.exp()",
+    "an entropy": "(torch.softmax(x, -1) * torch.log_softmax(x, -1)).sum(-1)",
     "a softmax by hand": "torch.nn.functional.normalize((x - x.amax(-1, keepdim=True)).exp(), p=1, dim=-1) @ w",
     "a norm": "torch.nn.functional.layer_norm(x, (64,))",
     "keys under a mask": "torch.softmax((x @ w).masked_fill(torch.arange(64) >= 40, -torch.inf), -1) @ t",
