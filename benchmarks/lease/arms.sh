@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The first look at stage 3 (docs/results/training.md) on one GPU, with verdicts of a service on another: bash benchmarks/lease/arms.sh OUT
-# A base (stages 1 and 2) is trained, and stage 3 is rehearsed meanwhile; then nine arms run side by side, forked from the base's
-# measured programs. If the rehearsal ends in an error, the arms write their answers without compiled steps. Resumable. On a CPU:
+# A base (stages 1 and 2) is trained, and stage 3 is tried meanwhile; then nine arms run side by side, forked from the base's
+# measured programs. If the try ends in an error, the arms write their answers without compiled steps. Resumable. On a CPU:
 # LOOK="configs/look_cpu.toml" MODEL= (README.md).
 set -euo pipefail
 out=$1
@@ -19,15 +19,15 @@ train() { # NAME ARGUMENTS...: begin or resume the run
     fi >> "$run.txt" 2>&1
 }
 
-rehearse() {
-    printf '[sft.trl]\nmax_steps = 10\nsave_steps = 10\n[contrast]\ntasks = 2\n[contrast.trl]\nmax_steps = 2\n' > "$out/rehearsal.toml"
-    train rehearsal --config $look "$out/rehearsal.toml" $model --stages sft,contrast && touch "$out/rehearsed"
+try_stage_3() {
+    printf '[sft.trl]\nmax_steps = 10\nsave_steps = 10\n[contrast]\ntasks = 2\n[contrast.trl]\nmax_steps = 2\n' > "$out/tried.toml"
+    train tried --config $look "$out/tried.toml" $model --stages sft,contrast && touch "$out/works"
 }
 
-if [ ! -f "$out/rehearsed" ]; then rehearse & fi
+if [ ! -f "$out/works" ]; then try_stage_3 & fi
 train base --config $look $model --stages sft,self_train
 wait
-if [ ! -f "$out/rehearsed" ]; then
+if [ ! -f "$out/works" ]; then
     python3 - "$out/base/config.json" << 'PYTHON'
 import json
 import sys
