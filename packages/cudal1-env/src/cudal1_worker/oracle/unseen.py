@@ -24,7 +24,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -99,6 +99,22 @@ def _is_choice(value: Any) -> bool:
 def _without_integers(value: Any) -> Any:
     is_integer = isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
     return torch.zeros_like(value) if is_integer else value
+
+
+@contextlib.contextmanager
+def _scaled(model: Any, factor: float) -> Iterator[None]:
+    """Multiply a model's floating-point parameters by a factor meanwhile."""
+    found = [one for one in model.parameters() if one.is_floating_point()] if factor != 1.0 else []
+    kept = [one.detach().clone() for one in found]
+    with torch.no_grad():
+        for one in found:
+            one.mul_(factor)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for one, own in zip(found, kept, strict=True):
+                one.copy_(own)
 
 
 class _OutOfTimeError(Exception):
@@ -273,14 +289,18 @@ class Unseen:
         return False
 
     def _chooses_otherwise(self, one: _Set, fault: Fault) -> bool:
-        """Return whether a choice that is its operand for both draws is not for larger inputs of either sign."""
+        """Return whether a choice, its operand for both draws, is not for larger inputs or weights of either sign.
+
+        Behind a norm only weights make values larger.
+        """
         assert fault.change is not None
-        change = Watched(fault.change)
-        for factor in (_LARGER, -_LARGER):
-            values = [factor * x if torch.is_tensor(x) and x.is_floating_point() else x for x in one.values]
+        change, model = Watched(fault.change), self._oracle.models.plain
+        for inputs, weights in ((_LARGER, 1.0), (-_LARGER, 1.0), (1.0, _LARGER**0.5), (1.0, -(_LARGER**0.5))):
+            values = [inputs * x if torch.is_tensor(x) and x.is_floating_point() else x for x in one.values]
             # The reference may refuse them.
-            with contextlib.suppress(ValueError, ArithmeticError, RuntimeError), Calls(change, fault.step):
-                self._oracle.run(self._oracle.models.plain, values)
+            refused = contextlib.suppress(ValueError, ArithmeticError, RuntimeError)
+            with _scaled(model, weights), refused, Calls(change, fault.step):
+                self._oracle.run(model, values)
         return change.changed
 
     def _passes(self, one: _Set, fault: Fault, stand_in: list[torch.Tensor] | None) -> bool:
