@@ -88,11 +88,15 @@ def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
 def test_environments_of_a_process_share_one_judge() -> None:
     before = children()
     task = load_task("starter/diag_matmul")
+    # Other tests' evaluators have other audits, so no judge of theirs is shared.
+    own = AuditReport(suite="own", device="cpu", max_sets=1, tasks=())
     with LocalEvaluator("cpu") as one, LocalEvaluator("cpu") as other:
+        one.learn(own)
+        other.learn(own)
         assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
         alone = children()
         assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"
-        assert len(children()) == len(alone)
+        assert len(children()) == len(alone) > len(before)
         one.close()
         one.close()
         assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
