@@ -17,6 +17,7 @@ from cudal1_env.campaigns.audit import audit_file, audit_tasks
 from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.gate import AuditReport
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure.timing.overhead import TOO_SHORT
 
 from cudal1_agent.errors import OptimizeError, TimeIsUpError
 from cudal1_agent.optimize.budget import Budget, OverError
@@ -228,10 +229,11 @@ def _over(what: str, budget: Budget) -> str:
 
 def _too_short(task: Task, found: Evaluation) -> str:
     assert found.reference is not None
+    assert found.stealable_ms is not None
+    takes, needed = (f"{1e3 * ms:.1f} us" for ms in (found.reference.median_ms, TOO_SHORT * found.stealable_ms))
     return (
-        f"a call of {task.name} takes {found.reference.median_ms:.3g} ms, too short compared with the judge's own "
-        f"work on this machine ({found.stealable_ms or 0.0:.2g} ms a call); let example_inputs() return larger inputs, "
-        "or optimise the module that calls it"
+        f"a call of {task.name} takes {takes}, too short compared with the judge's own work on this machine, which "
+        f"needs {needed}; let example_inputs() return larger inputs, or optimise the module that calls it"
     )
 
 

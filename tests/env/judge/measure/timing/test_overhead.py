@@ -128,6 +128,11 @@ def test_slowing_the_reference_hides_no_overhead() -> None:
     assert slowed.rewarded_low <= 1.0
 
 
+def test_the_message_names_the_length_that_is_needed() -> None:
+    assert "calls of 100.0 us are too short" in _record(1.0).message
+    assert _record(1.0).message.endswith("on this machine, which needs 300.0 us")
+
+
 def test_noise_takes_little_from_an_honest_program() -> None:
     rng = np.random.default_rng(3)
     shares = []

@@ -16,7 +16,7 @@ from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Tally
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low, without_constant
+from cudal1_env.judge.measure.timing.overhead import TOO_SHORT, is_too_short, rewarded_low, without_constant
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.judge.oracle.state import Mapping
@@ -100,7 +100,8 @@ def measured(
     if first is not None:
         text += "; the lower result of two measurements, because trials of the first disagreed"
     if too_short:
-        text += f"; calls of {reference_ms:.2g} ms are too short for a reward above 1 on this machine"
+        takes, needed = (f"{1e3 * ms:.1f} us" for ms in (reference_ms, TOO_SHORT * stealable_ms))
+        text += f"; calls of {takes} are too short for a reward above 1 on this machine, which needs {needed}"
     rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms)
     evaluation = _record(
         built,
