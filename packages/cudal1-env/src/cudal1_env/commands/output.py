@@ -24,8 +24,8 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def details(evaluation: Evaluation) -> list[str]:
-    """Return the rest of a record as lines of text: other baselines, KernelBench's rules, and the profile."""
-    lines: list[str] = []
+    """Return the rest of a record as lines of text: reward, other baselines, KernelBench's rules, and the profile."""
+    lines = _reward(evaluation)
     beside = [f"{name} {_interval(speedup)}" for name, speedup in evaluation.speedups.items()]
     beside += [f"{name} failed ({fault.status})" for name, fault in evaluation.baselines_failed.items()]
     if evaluation.strongest is not None:
@@ -42,6 +42,28 @@ def details(evaluation: Evaluation) -> list[str]:
     elif evaluation.profile_note:
         lines.append(plain(evaluation.profile_note))
     return lines
+
+
+def _reward(evaluation: Evaluation) -> list[str]:
+    """Return a line with the reward and what lowers it, if it is less than the interval's lower end."""
+    from cudal1_env.reward import reward_of
+
+    end = evaluation.speedup.low if evaluation.correct and evaluation.speedup is not None else 0.0
+    paid = reward_of(evaluation)
+    if end <= 1.0 or f"{paid:.3g}" == f"{end:.3g}":
+        return []
+    counts = "count as the program's time"
+    why: list[str] = []
+    if evaluation.rewarded_low == 1.0:
+        why.append("calls are too short for more" if evaluation.too_short else "outputs may not show all work")
+    else:
+        if evaluation.stealable_ms:
+            why.append(f"{1e3 * evaluation.stealable_ms:.1f} us of harness overhead {counts}")
+        if (share := min(evaluation.reference_shares, default=1.0)) < 1.0:
+            why.append(f"the reference alone took {share:.2g} of its time in pairs")
+    if evaluation.constant_ms:
+        why.append(f"{1e3 * evaluation.constant_ms:.1f} us for values that recur with other inputs {counts}")
+    return [f"reward {paid:.3g}, not {end:.3g}: {'; '.join(why)}"]
 
 
 def profile_line(profile: Profile) -> str:
