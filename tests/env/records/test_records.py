@@ -53,6 +53,12 @@ def test_a_doubted_record_pays_at_most_one_and_says_why() -> None:
         assert one.doubted(["zeros pass"]) == one
 
 
+def test_a_record_at_a_prompt_is_one_line() -> None:
+    one = evaluation(speedup=3.0).model_copy(update={"rewarded_low": 2.5})
+    assert repr(one) == str(one) == "Evaluation(toy/add, CORRECT, 3 x (2.94 to 3.06), rewarded_low=2.5)"
+    assert repr(evaluation(status=Status.CRASH)) == "Evaluation(toy/add, CRASH)"
+
+
 def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
     one, path = evaluation(), tmp_path / "record.json"
     for text in (one.model_dump_json(indent=1), f"what a person reads\n{one.model_dump_json()}\n"):

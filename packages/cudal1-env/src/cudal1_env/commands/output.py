@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cudal1_env.records import Evaluation, Profile, Speedup
+    from cudal1_env.records import Evaluation, Profile
 
 _SHOWN = 4
 _LABELS = {"cublas": "cuBLAS", "cudnn": "cuDNN", "aten": "ATen", "triton": "Triton"}
@@ -26,11 +26,11 @@ def describe(evaluation: Evaluation) -> str:
 def details(evaluation: Evaluation) -> list[str]:
     """Return the rest of a record as lines of text: reward, other baselines, KernelBench's rules, and the profile."""
     lines = _reward(evaluation)
-    beside = [f"{name} {_interval(speedup)}" for name, speedup in evaluation.speedups.items()]
+    beside = [f"{name} {speedup}" for name, speedup in evaluation.speedups.items()]
     beside += [f"{name} failed ({fault.status})" for name, fault in evaluation.baselines_failed.items()]
     if evaluation.strongest is not None:
         strongest = evaluation.strongest
-        beside.append(f"the strongest, {strongest.name}: {_interval(strongest.speedup)}")
+        beside.append(f"the strongest, {strongest.name}: {strongest.speedup}")
     if beside:
         lines.append(f"against {'; '.join(beside)}")
     if evaluation.kernelbench is not None:
@@ -87,10 +87,6 @@ def short_name(name: str) -> str:
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", bare, maxsplit=1)[0].strip()
     return plain((head.rsplit("::", 1)[-1] or name)[:_MAX_NAME])
-
-
-def _interval(speedup: Speedup) -> str:
-    return f"{speedup.point:.3g} x ({speedup.low:.3g} to {speedup.high:.3g})"
 
 
 def plain(text: str) -> str:

@@ -206,6 +206,17 @@ class Evaluation(BaseModel):
             raise ValueError("a record with a speedup against the strongest baseline needs one against eager")
         return self
 
+    def __repr__(self) -> str:
+        """Return one line: the task, the status, and if timed the speedup and the rewarded end."""
+        facts = [self.task, str(self.status)]
+        if self.speedup is not None:
+            facts.append(str(self.speedup))
+        if self.rewarded_low is not None:
+            facts.append(f"rewarded_low={self.rewarded_low:.3g}")
+        return f"Evaluation({', '.join(facts)})"
+
+    __str__ = __repr__
+
     @property
     def correct(self) -> bool:
         """Whether the status is `CORRECT`."""

@@ -22,6 +22,10 @@ class Speedup(BaseModel):
     high: Positive
     """Upper end of the interval."""
 
+    def __str__(self) -> str:
+        """Return the estimate and its interval, as in `1.9 x (1.8 to 2)`."""
+        return f"{self.point:.3g} x ({self.low:.3g} to {self.high:.3g})"
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.low <= self.point <= self.high:
