@@ -69,6 +69,7 @@ def test_export_folder_is_a_checkout(tmp_path: Path, checkout: Path) -> None:
             "defines no integer constant Q at its top level; its constants",
         ),
         (["show", "starter"], "not one task"),
+        (["show", "file/relu@N=4"], "write FOLDER:relu@N=4, or the path of its .py file"),
         (["list", "no/such/folder"], "unknown suite 'no/such/folder'"),
         (["export", "starter", "tasks.txt"], "ends in .jsonl or .parquet"),
         (["export", "starter", "/proc/tasks.jsonl"], "/proc/tasks.jsonl"),

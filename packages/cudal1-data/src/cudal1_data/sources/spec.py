@@ -180,6 +180,9 @@ def _unknown(source: str, path: Path) -> UnknownSuiteError:
         return UnknownSuiteError(f"cannot read tasks from {source}: name a .jsonl, .parquet or .py file")
     siblings: list[str] = []
     kinds = (*TABLE_SUFFIXES, ".py")
+    if source.startswith("file/") and path.suffix not in kinds:
+        fix = f"write FOLDER:{source.removeprefix('file/')}, or the path of its .py file"
+        return UnknownSuiteError(f"{source} does not say which folder or table has the task; {fix}")
     if path.parent.is_dir() and path.parent != path:
         siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir() or entry.suffix in kinds]
     near = nearest(source, [*NAMED_SUITES, *siblings, *_starter("cpu").ids])
