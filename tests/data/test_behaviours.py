@@ -66,6 +66,15 @@ def test_precision_and_names_make_no_difference(tracer: Tracer) -> None:
     assert Behaviours([("one", first)]).find(second) == ("one",)
 
 
+def test_sizes_written_as_arithmetic_or_in_one_assignment_are_sizes(tracer: Tracer) -> None:
+    plain = task("plain", Body("torch.softmax(x, 1) @ y", "x = torch.randn(N, M); y = torch.randn(M, N)"), ONE)
+    sizes = "N = 96\nM = 160\n"
+    assert sizes in plain.source
+    for other in ("N = 16384 * 2\nM = 2 * (4096 - 96)\n", "N, M = 1024 * 8, 4096 // 2 + 5\n", "M = N = 32768\n"):
+        same = plain.model_copy(update={"source": plain.source.replace(sizes, other)})
+        assert Behaviours([("plain", tracer.trace(plain).behaviour)]).find(tracer.trace(same).behaviour) == ("plain",)
+
+
 NUMBERS = st.lists(st.floats(-4, 4), min_size=2, max_size=6).map(tuple)
 
 

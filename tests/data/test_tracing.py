@@ -411,7 +411,7 @@ def test_starter_tasks_name_what_they_overlap(tracer: Tracer) -> None:
     ids=["large inputs", "a large product of small inputs"],
 )
 def test_large_references_are_told_without_their_memory(inputs: str, forward: str) -> None:
-    head = "ROWS = 4096 * 1\nCOLS = 8192 * 4"  # inputs or outputs of a gigabyte in float64
+    head = "ROWS = int('4096')\nCOLS = int('32768')"  # no constants, so they stay: a gigabyte in float64
     source = reference(forward, inputs=inputs, head=head)
     with Tracer() as tracer:
         graph = tracer.trace(Task(id="t", source=source, name="t", level=1, origin="t"))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,6 +46,7 @@ _LONGEST_S = 20
 """Limit of processor time (independent of load) for one program; results beyond it are left out."""
 _RANDOM = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "uniform", "exponential")
 _CASTS = ("float", "half", "bfloat16", "double")
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
 def behaviour(source: str, name: str) -> tuple[tuple[float, ...], ...]:
@@ -92,14 +94,36 @@ def _give_up(*_: object) -> None:
     raise TimeoutError(f"took more than {_LONGEST_S} s")
 
 
+class _Computed(ast.NodeTransformer):
+    """Replaces arithmetic on integers by its result."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        compute = _ARITHMETIC.get(type(node.op))
+        match node:
+            case ast.BinOp(left=ast.Constant(value=int(left)), right=ast.Constant(value=int(right))) if compute:
+                with suppress(ZeroDivisionError):
+                    return ast.copy_location(ast.Constant(compute(left, right)), node)
+        return node
+
+
+def _parsed(source: str) -> ast.Module:
+    """Parse a program; `A = 3 * 4` at the top level becomes `A = 12`."""
+    tree = ast.parse(source)
+    for one in tree.body:
+        if isinstance(one, ast.Assign):
+            one.value = _Computed().visit(one.value)
+    return tree
+
+
 def _shrunk(source: str) -> tuple[list[ast.Module], ast.Module]:
     """Return the program with each usable small size, and unchanged."""
-    own = ast.parse(source)
+    own = _parsed(source)
     sizes, largest = _numbers(own)
     small: list[ast.Module] = []
     for size in (one for one in _SIZES if sizes and one > 2 * largest):
-        tree = ast.parse(source)
-        named = {id(constant): name for name, constant in _constants(tree)}
+        tree = _parsed(source)
+        named = {id(constant): name for name, constant in sorted(_constants(tree), key=lambda one: one[0] in sizes)}
         for one in ast.walk(tree):
             if isinstance(one, ast.Constant) and type(one.value) is int and named.get(id(one), one.value) in sizes:
                 one.value = size
@@ -108,12 +132,10 @@ def _shrunk(source: str) -> tuple[list[ast.Module], ast.Module]:
 
 
 def _constants(tree: ast.Module) -> list[tuple[str, ast.Constant]]:
-    """Return the integers assigned to names at the top level, as in `A = 3` and `A, B = 3, 4`."""
+    """Return the integers assigned to names at the top level, as in `A = 3`, `A = B = 3` and `A, B = 3, 4`."""
     found: list[tuple[str, ast.Constant]] = []
-    for one in tree.body:
-        if not isinstance(one, ast.Assign) or len(one.targets) != 1:
-            continue
-        target, value = one.targets[0], one.value
+    assigned = [(target, one.value) for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
+    for target, value in assigned:
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         values = value.elts if isinstance(value, ast.Tuple) else [value]
         for left, right in zip(names, values, strict=False):
