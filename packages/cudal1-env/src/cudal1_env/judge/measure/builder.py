@@ -94,17 +94,21 @@ class Builder:
         return "mount-namespace" in self.spec(None, core=None).layers
 
     def key(self, case: Case) -> str | None:
-        """Return the name of a program's entry in the store; None if workers could write to the store."""
+        """Return the name of a program's entry in the store; None if workers could write to the store.
+
+        The process that it is forked from has started then, before a lease is taken: torch's compiler takes seconds.
+        """
+        zygote = self._zygote_of(case)
+        zygote.start()
         if not self.private_files():
             return None
-        self.zygote.start()
         environment, cpu = clean_environment(**self.device.environment), cpu_info()
         return build_key(
             case.source,
             case.task.source,  # determines the inputs' shapes
             self.spec(None, core=None).layers,
             toolchain(environment),
-            (self.zygote.torch, self.zygote.cuda),
+            (zygote.torch, zygote.cuda),
             (cpu.get("flags"), cpu.get("model name")),  # `-march=native` depends on them
             (self.device.name, self.device.model, self.device.driver, self.device.tf32),
             sorted(environment.items()),

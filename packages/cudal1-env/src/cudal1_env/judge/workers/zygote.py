@@ -36,7 +36,7 @@ class Zygote:
     def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
         self._environment = dict(environment or {})
         self._preload = tuple(preload)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self.torch = ""
@@ -45,19 +45,20 @@ class Zygote:
         """CUDA version of the workers' torch."""
 
     def start(self) -> None:
-        """Start the process, unless it runs; without preloaded modules if one of them opens a GPU.
+        """Start the process, unless it runs. Several threads may call it.
 
-        A process that opened a GPU cannot be forked into workers that use it.
+        It starts without preloaded modules if one of them opens a GPU: a process that opened a GPU cannot be forked into workers that use it.
 
         Raises:
             MachineError: The process does not start in time.
         """
-        if self._process is not None and self._process.poll() is None:
-            return
-        if self._run() and self._preload:
-            self.close()
-            self._preload = ()
-            self._run()
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            if self._run() and self._preload:
+                self.close()
+                self._preload = ()
+                self._run()
 
     def _run(self) -> bool:
         """Start the process; return whether it has opened a GPU."""
