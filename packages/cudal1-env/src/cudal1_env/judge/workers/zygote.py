@@ -47,7 +47,8 @@ class Zygote:
     def start(self) -> None:
         """Start the process, unless it runs. Several threads may call it.
 
-        It starts without preloaded modules if one of them opens a GPU: a process that opened a GPU cannot be forked into workers that use it.
+        It starts without preloaded modules if one of them opens a GPU: a process that opened a GPU cannot be forked
+        into workers that use it.
 
         Raises:
             MachineError: The process does not start in time.
