@@ -111,6 +111,22 @@ def test_test_data_and_held_out_programs_are_never_streamed() -> None:
     assert held.id not in without
 
 
+def test_respelled_tasks_have_their_own_names_in_reference_and_program() -> None:
+    usual, other = made(per_task=2, device="cuda"), made(per_task=2, device="cuda", respelled=1.0)
+    pairs = [[stream.pairs(number) for number in range(30)] for stream in (usual, other)]
+    assert [len(one) for one in pairs[0]] == [len(one) for one in pairs[1]]
+    first, second = ([choices[0] for task in one for choices in task] for one in pairs)
+    assert not any("batch_size" in one.prompt for one in first)
+    assert any("batch_size" in one.prompt and "batch_size" in one.answer for one in second)
+
+
+def test_a_share_of_the_tasks_is_respelled() -> None:
+    streams = [made(per_task=1, respelled=share) for share in (0.0, 0.5)]
+    texts = [[one.task.source for number in range(30) for one in stream.programs(number)] for stream in streams]
+    same = sum(one == two for one, two in zip(*texts, strict=True))
+    assert 0.2 * len(texts[0]) < same < 0.8 * len(texts[0])
+
+
 def taught(stream: Stream) -> set[str]:
     return {program.task.id for number in range(40) for program in stream.programs(number)}
 

@@ -122,6 +122,9 @@ class SftSettings(Frozen):
     stream: str | None = None
     """Stream of generated tasks to learn from instead, such as `generated?seed=0`. Templates render any number of pairs
     while the model trains, without a file. The pairs are not judged."""
+    respelled: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the stream's tasks that are written as other people would write them: with other names, layers for
+    functions, one operation a line. Held-out tasks are not."""
     workers: int | None = Field(default=None, ge=0)
     """Processes that render the stream; None uses all cores but one, 0 the trainer's process."""
     unverified: bool = False

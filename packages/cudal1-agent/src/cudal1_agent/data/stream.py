@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Generator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from cudal1_data import Device, Task
+from cudal1_data import Device, Task, corpus
 from cudal1_data.copies import is_copy
 from cudal1_data.corpus.build import render
 from cudal1_data.generator.request import Request, parse_request
@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cudal1_agent.data.decontamination import Decontamination
 from cudal1_agent.data.examples import Pair, Program, example, slower
 from cudal1_agent.data.prompts import Style, build_prompt
+from cudal1_agent.data.respelled import respelled
 from cudal1_agent.errors import ConfigError, CorpusError
 
 EMPTY = 512
@@ -77,6 +78,8 @@ class Stream:
     """Tasks that are never learnt, nor others that are the same program."""
     sizes: tuple[Task, ...] = field(default=(), repr=False)
     """Training tasks at sizes that are never learnt."""
+    respelled: float = 0.0
+    """Share of tasks whose references, and so their programs, are written in another style (`respelled`)."""
 
     @property
     def seed(self) -> int:
@@ -95,16 +98,23 @@ class Stream:
         if task.split != "train" or task.overlaps is not None:
             return []
         task = task.on(self.device)
-        rendered = (
-            pair
-            for pair in render(task, self.seed, backends=self.backends, tagged=True)
-            if self.device == "cuda" or not pair.needs_gpu
-        )
+        rendered = self._rendered(task)
         first = next(rendered, None)
         if first is None or self.test.evaluated(first) or self.test.kernelbench(first):
             return []
-        pairs = [first, *islice(rendered, self.per_task - 1)]
+        rng = np.random.default_rng([self.seed, 9, number])
+        if rng.random() < self.respelled:
+            task = task.model_copy(update={"source": respelled(task.source, rng)})
+            pairs = list(islice(self._rendered(task), self.per_task))
+        else:
+            pairs = [first, *islice(rendered, self.per_task - 1)]
         return [Program(task, pair.source, pair.techniques, backend=pair.backend) for pair in pairs]
+
+    def _rendered(self, task: Task) -> Iterator[corpus.Pair]:
+        """Yield the task's programs that run on the stream's device."""
+        for pair in render(task, self.seed, backends=self.backends, tagged=True):
+            if self.device == "cuda" or not pair.needs_gpu:
+                yield pair
 
     def pairs(self, number: int) -> list[Choices]:
         """Return the training examples of a task: each answer once, in an order drawn from seed and number."""
@@ -150,6 +160,7 @@ def make_stream(
     have: Set[str],
     held_out: Sequence[Task] = (),
     sizes: Sequence[Task] = (),
+    respelled: float = 0.0,
 ) -> Stream:
     """Return the stream of a text such as `generated:softmax+scan?seed=7`.
 
@@ -162,6 +173,7 @@ def make_stream(
         have: What the machine has, see `cudal1_data.usable_variants`.
         held_out: Tasks that are never learnt.
         sizes: Training tasks at sizes that are never learnt.
+        respelled: Share of tasks that are written in another style.
 
     Raises:
         ConfigError: The text does not name a stream.
@@ -181,6 +193,7 @@ def make_stream(
         backends=tuple(one for one in BACKENDS[device] if one != "triton" or "triton" in have),
         held_out=tuple(held_out),
         sizes=tuple(sizes),
+        respelled=respelled,
     )
 
 
