@@ -38,11 +38,14 @@ def attacks_and_look_alikes(*runs: list[Line]) -> list[str]:
     return [str(len(programs)) for programs in (paid, attacks, rejected, honest)]
 
 
-def seconds_of_six(blocks: list[Line]) -> list[str]:
-    plain = {(line["side"], line["phase"]): line for line in blocks if line.get("set") == "plain"}
-    assert {line["programs"] for line in plain.values()} == {6}
-    order = [(side, phase) for side in ("cudal1", "kernelbench") for phase in ("cold", "warm")]
-    return [f"{plain[key]['seconds']:.0f}" for key in order]
+def seconds_of(kind: str, programs: int) -> Callable[[list[Line]], list[str]]:
+    def figures(blocks: list[Line]) -> list[str]:
+        found = {(line["side"], line["phase"]): line for line in blocks if line.get("set") == kind}
+        assert {line["programs"] for line in found.values()} == {programs}
+        order = [(side, phase) for side in ("cudal1", "kernelbench") for phase in ("cold", "warm")]
+        return [f"{found[key]['seconds']:.0f}" for key in order]
+
+    return figures
 
 
 def from_templates(lines: list[Line]) -> list[str]:
@@ -63,6 +66,14 @@ def unseen_tasks(*stages: str) -> Callable[[list[Line]], list[str]]:
         return [*(str(given.count("CORRECT")) for given in answers), str(tasks)]
 
     return figures
+
+
+def kernelbench(lines: list[Line]) -> list[str]:
+    return [
+        number
+        for stage in ("kernelbench_1", "kernelbench_2")
+        for number in unseen_tasks(stage)([line for line in lines if line.get("stage") == stage])
+    ]
 
 
 def optimized(lines: list[Line]) -> list[str]:
@@ -103,7 +114,7 @@ def solved(group: str) -> Callable[..., list[str]]:
 
 FIGURES: dict[str, Callable[..., list[str]]] = {
     "a program against itself, H200, `report`": against_the_usual_ways,
-    "a program against itself, H100, `training`": present_judge,
+    "a program against itself, H200, `training`": present_judge,
     "the same, H200, `report` precision": present_judge,
     "the same on a CPU (two cores), `report`": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
@@ -111,12 +122,13 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "published CUDA-L1 programs judged again": published,
     "verdicts a minute on one H200": verdicts_a_minute,
     "seconds for a task's first timed verdict": seconds_of_a_verdict,
-    "six published programs one after the other": seconds_of_six,
+    "six published programs one after the other": seconds_of("plain", 6),
+    "three published programs with `load_inline`": seconds_of("inline", 3),
     "KernelBench's 250 references": from_templates,
     "unseen generated tasks": unseen_tasks("self_train_greedy"),
     "the same, sampled at temperature 0.7": unseen_tasks("sft_sampled", "self_train_sampled"),
     "the same after stage 1, greedy, by 61 million": unseen_tasks("scratch_greedy"),
-    "KernelBench level 1, SmolLM2-135M": unseen_tasks("kernelbench_1"),
+    "KernelBench levels 1 and 2, SmolLM2-135M": kernelbench,
     "`cudal1-agent optimize` on a focal loss": optimized,
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
