@@ -51,6 +51,7 @@ _LAYERS = {
     "selu": "SELU",
     "hardswish": "Hardswish",
     "leaky_relu": "LeakyReLU",
+    "softmax": "Softmax",
 }
 """Activations with their layers in `torch.nn`."""
 _METHODS = frozenset(("abs", "amax", "cumsum", "exp", "mean", "relu", "sigmoid", "sqrt", "square", "sum", "tanh"))
@@ -95,6 +96,7 @@ class _Writer:
                 (0.5, lambda: self.one_a_line(forward)),
                 (0.6, lambda: _reuse_names(forward)),
                 (0.5, lambda: _Methods().visit(forward)),
+                (0.5, lambda: _Products().visit(forward)),
             )
             for share, step in steps:
                 if self.rng.random() < share:
@@ -228,6 +230,17 @@ class _Methods(ast.NodeTransformer):
                 return ast.Call(ast.Attribute(value, name, ast.Load()), rest, node.keywords)
             case _:
                 return node
+
+
+class _Products(ast.NodeTransformer):
+    """Writes `a @ b` as `torch.matmul(a, b)`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.MatMult):
+            return node
+        function = ast.Attribute(ast.Name("torch", ast.Load()), "matmul", ast.Load())
+        return ast.Call(function, [node.left, node.right], [])
 
 
 def _functions(body: Sequence[ast.stmt]) -> dict[str, ast.FunctionDef]:
