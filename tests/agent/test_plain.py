@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from cudal1_agent.data.plain import plain
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_data import Task, load_suite
+from doubles.references import outputs
 
 TERSE = """\
 import torch
@@ -74,16 +73,6 @@ def test_who_wrote_a_reference_does_not_show_in_the_compact_prompt() -> None:
     assert WORDY in build_prompt(WORDY, [], style="full")
 
 
-def outputs(source: str) -> list[torch.Tensor]:
-    names: dict[str, Any] = {"__name__": "reference"}
-    torch.manual_seed(0)
-    exec(source, names)
-    model, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
-    with torch.no_grad():
-        found = model(*inputs)
-    return list(found) if isinstance(found, tuple | list) else [found]
-
-
 def suite_tasks() -> list[Task]:
     return [*load_suite("starter"), *load_suite("generated?n=24&seed=3")]
 
@@ -99,7 +88,7 @@ def test_a_plain_reference_is_plain_and_has_the_same_parts(task: Task) -> None:
 @pytest.mark.parametrize("name", ["rms_norm", "causal_attention_mask", "conv_bias_relu_scale", "argmax_rows"])
 def test_a_plain_reference_computes_the_same(name: str) -> None:
     task = next(task for task in load_suite("starter") if task.id == f"starter/{name}")
-    for one, other in zip(outputs(task.source), outputs(plain(task.source)), strict=True):
+    for one, other in zip(outputs(task.source)[0], outputs(plain(task.source))[0], strict=True):
         assert torch.equal(one, other)
 
 

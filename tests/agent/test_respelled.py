@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from cudal1_agent.data.respelled import respelled
 from cudal1_data import Task, load_suite
 from cudal1_data.corpus.build import render
+from doubles.references import outputs
 
 LONG = """\
 import torch
@@ -48,24 +47,13 @@ def suite_tasks() -> list[Task]:
     return [*load_suite("generated?n=34&seed=3"), *load_suite("generated?n=8&seed=3&backward=1")]
 
 
-def run(source: str) -> tuple[list[torch.Tensor], list[torch.Size]]:
-    """Return outputs and shapes of the parameters of a program with seeded inputs and parameters."""
-    names: dict[str, Any] = {"__name__": "reference"}
-    torch.manual_seed(0)
-    exec(source, names)
-    model, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
-    with torch.no_grad():
-        found = model(*inputs)
-    return (list(found) if isinstance(found, tuple | list) else [found]), [one.shape for one in model.parameters()]
-
-
 @pytest.mark.parametrize("task", suite_tasks(), ids=lambda task: task.id)
 def test_a_respelled_reference_computes_the_same(task: Task) -> None:
-    outputs, shapes = run(task.source)
+    wanted, shapes = outputs(task.source)
     for seed in range(3):
-        other, its_shapes = run(respelled(task.source, np.random.default_rng(seed)))
+        found, its_shapes = outputs(respelled(task.source, np.random.default_rng(seed)))
         assert shapes == its_shapes
-        for one, two in zip(outputs, other, strict=True):
+        for one, two in zip(wanted, found, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
