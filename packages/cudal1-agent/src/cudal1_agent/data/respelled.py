@@ -7,7 +7,7 @@ from a respelled reference, so they have its names.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -149,30 +149,13 @@ class _Writer:
 
     def one_a_line(self, forward: ast.FunctionDef) -> None:
         """Assign each nested operation to a name of its own."""
-        if _is_straight(forward):
-            forward.body = [line for one in forward.body for line in self.lines(cast("ast.Assign | ast.Return", one))]
-
-    def lines(self, statement: ast.Assign | ast.Return) -> Iterator[ast.stmt]:
-        """Yield the operations within a statement, innermost first, then the statement."""
-
-        def operands(node: ast.AST) -> Iterator[ast.stmt]:
-            for field in ("args", "left", "right", "operand"):
-                old = getattr(node, field, None)
-                values = old if isinstance(old, list) else [old]
-                for place, value in enumerate(cast("Sequence[ast.expr]", values)):
-                    if not isinstance(value, ast.Call | ast.BinOp):
-                        continue
-                    yield from operands(value)
-                    if _is_operation(value):
-                        name = self.fresh(str(self.rng.choice(_LOCALS)))
-                        yield ast.Assign([ast.Name(name, ast.Store())], value)
-                        values[place] = ast.Name(name, ast.Load())
-                if not isinstance(old, list) and old is not None:
-                    setattr(node, field, values[0])
-
-        if isinstance(statement.value, ast.Call | ast.BinOp):
-            yield from operands(statement.value)
-        yield statement
+        if not _is_straight(forward):
+            return
+        body: list[ast.stmt] = []
+        for line in cast("list[ast.Assign | ast.Return]", forward.body):
+            line.value = _Operands(self, body).visit(cast(ast.expr, line.value))
+            body.append(line)
+        forward.body = body
 
     def rename(self) -> None:
         """Rename constants, inputs, variables and layers."""
@@ -218,6 +201,33 @@ def _apply(tree: ast.AST, names: Mapping[str, str], members: Mapping[str, str]) 
                 node.attr = members.get(name, name)
             case _:
                 pass
+
+
+class _Operands(ast.NodeTransformer):
+    """Assigns the operations among the operands of an expression to names, in lines that it adds to `body`."""
+
+    def __init__(self, writer: _Writer, body: list[ast.stmt]) -> None:
+        self.writer = writer
+        self.body = body
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.args = [self.named(one) for one in node.args]
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        node.left, node.right = self.named(node.left), self.named(node.right)
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        return node  # operations inside anything else stay where they are
+
+    def named(self, node: ast.expr) -> ast.expr:
+        node = self.visit(node)
+        if not _is_operation(node):
+            return node
+        name = self.writer.fresh(str(self.writer.rng.choice(_LOCALS)))
+        self.body.append(ast.Assign([ast.Name(name, ast.Store())], node))
+        return ast.Name(name, ast.Load())
 
 
 class _Methods(ast.NodeTransformer):
