@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 from cudal1_data import Task
@@ -11,6 +12,8 @@ from cudal1_env.baselines.programs import BASELINES, program
 from cudal1_env.judge import Judge
 from cudal1_env.judge.measure import precompile as precompilation
 from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.workers import lease
+from cudal1_env.judge.workers.lease import Hold
 from cudal1_env.records import Status
 from doubles.judges import QUICK
 
@@ -66,6 +69,23 @@ def judge() -> Iterator[Judge]:
     limits = {"warmup_timeout_s": 0.9, "build_timeout_s": 20.0, "build_store_bytes": 0}
     with Judge(QUICK.model_copy(update=limits)) as one:
         yield one
+
+
+@pytest.mark.slow
+def test_torchs_compiler_is_imported_before_a_lease_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Judge(QUICK) as one:
+        seen: list[str] = []
+
+        def sharing(*names: str) -> AbstractContextManager[tuple[Hold, float]]:
+            seen.append(one._builder._with_compiler.torch)
+            return lease.sharing(*names)
+
+        monkeypatch.setattr(precompilation, "sharing", sharing)
+        head = "import torch\nimport torch.nn as nn\n# torch.compile\n"
+        found = one.evaluate(TASK, head + BODY.format(init="pass", call="pass"))
+        assert found.status is Status.CORRECT, found.message
+    assert seen
+    assert all(seen), "the process that has the compiler knows its version when it has started"
 
 
 @pytest.mark.slow
