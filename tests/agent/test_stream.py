@@ -120,6 +120,13 @@ def test_respelled_tasks_have_their_own_names_in_reference_and_program() -> None
     assert any("batch_size" in one.prompt and "batch_size" in one.answer for one in second)
 
 
+def test_a_respelled_reference_that_is_test_data_is_never_streamed() -> None:
+    number, (one, *_) = next((k, found) for k in range(30) if (found := made(respelled=1.0).programs(k)))
+    held = one.task.model_copy(update={"id": "file/held"})
+    assert made(respelled=1.0, held_out=(held,)).programs(number) == []
+    assert made(held_out=(held,)).programs(number) != [], "the usual spelling is another text"
+
+
 def test_a_share_of_the_tasks_is_respelled() -> None:
     streams = [made(per_task=1, respelled=share) for share in (0.0, 0.5)]
     texts = [[one.task.source for number in range(30) for one in stream.programs(number)] for stream in streams]

@@ -9,12 +9,12 @@ import multiprocessing
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
@@ -98,23 +98,25 @@ class Stream:
         if task.split != "train" or task.overlaps is not None:
             return []
         task = task.on(self.device)
-        rendered = self._rendered(task)
-        first = next(rendered, None)
-        if first is None or self.test.evaluated(first) or self.test.kernelbench(first):
-            return []
+        rendered = self._learnable(task)
         rng = np.random.default_rng([self.seed, 9, number])
-        if rng.random() < self.respelled:
+        if rendered and rng.random() < self.respelled:
             task = task.model_copy(update={"source": respelled(task.source, rng)})
-            pairs = list(islice(self._rendered(task), self.per_task))
-        else:
-            pairs = [first, *islice(rendered, self.per_task - 1)]
+            rendered = self._learnable(task)
+        pairs = islice(rendered, self.per_task)
         return [Program(task, pair.source, pair.techniques, backend=pair.backend) for pair in pairs]
 
-    def _rendered(self, task: Task) -> Iterator[corpus.Pair]:
-        """Yield the task's programs that run on the stream's device."""
-        for pair in render(task, self.seed, backends=self.backends, tagged=True):
-            if self.device == "cuda" or not pair.needs_gpu:
-                yield pair
+    def _learnable(self, task: Task) -> Iterable[corpus.Pair]:
+        """Return the task's programs that run on the stream's device, rendered on demand; () if it is test data."""
+        rendered = (
+            pair
+            for pair in render(task, self.seed, backends=self.backends, tagged=True)
+            if self.device == "cuda" or not pair.needs_gpu
+        )
+        first = next(rendered, None)
+        if first is None or self.test.evaluated(first) or self.test.kernelbench(first):
+            return ()
+        return chain([first], rendered)
 
     def pairs(self, number: int) -> list[Choices]:
         """Return the training examples of a task: each answer once, in an order drawn from seed and number."""
