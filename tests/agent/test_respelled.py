@@ -24,12 +24,13 @@ class Model(nn.Module):
     def __init__(self, channels):
         super().__init__()
         self.grow = nn.ConvTranspose1d(channels, channels, 3, stride=3, groups=4, bias=False)
-        self.bias = nn.Parameter(torch.randn(channels, 1))
+        self.slope = nn.Parameter(torch.randn(channels, 1))
 
     def forward(self, x, y):
         h = self.grow(F.gelu(x, approximate="tanh"))
-        u = torch.square(0.7 * (h * y) - self.bias)
-        return torch.exp(-torch.relu(u))
+        u = torch.square(0.7 * (h * y) - self.slope)
+        v = F.max_pool1d(F.leaky_relu(u, 0.1), 2)
+        return torch.exp(-torch.relu(torch.clamp(v, min=-0.5) * torch.amax(v, dim=-1, keepdim=True)))
 
 
 def get_inputs():
@@ -44,7 +45,8 @@ def get_init_inputs():
 
 
 def suite_tasks() -> list[Task]:
-    return [*load_suite("generated?n=34&seed=3"), *load_suite("generated?n=8&seed=3&backward=1")]
+    suites = ("generated?n=34&seed=3", "generated:layers?n=20&seed=3", "generated?n=8&seed=3&backward=1")
+    return [task for suite in suites for task in load_suite(suite)]
 
 
 @pytest.mark.parametrize("task", suite_tasks(), ids=lambda task: task.id)
@@ -69,11 +71,25 @@ def test_the_same_draw_gives_the_same_text_and_others_give_many() -> None:
         "batch_size = 2",
         "in_channels = 4",
         "kernel_size = 3",
-        "def __init__(self, in_channels, kernel_size, stride, groups)",
-        "kernel_size=kernel_size, stride=stride, groups=groups, bias=False)",
+        "def __init__(self, in_channels, kernel_size, stride, groups",
+        "kernel_size, stride=stride, groups=groups, bias=False)",
         "self.conv_transpose = nn.ConvTranspose1d(",
         "self.gelu = nn.GELU(approximate='tanh')",
         "x = self.conv_transpose(",
+        "scaling_factor = 0.7",
+        "self.scaling_factor * ",
+        "scaling_factor=0.7",
+        "negative_slope = 0.1",
+        "self.leaky_relu = nn.LeakyReLU(negative_slope)",
+        "self.max_pool = nn.MaxPool1d(pool_kernel_size)",
+        "min=self.min_value",
+        "bias_shape = (in_channels, 1)",
+        "self.bias = nn.Parameter(torch.randn(bias_shape))",
+        "torch.max(x, dim=-1, keepdim=True)[0]",
+        "torch.nn.functional.gelu(",
+        "return [torch.randn(batch_size, in_channels, length), ",
+        "    x = torch.exp(",
+        " ** 2",
         "torch.randn(batch_size, in_channels, 3 * length)",
     ],
 )

@@ -33,7 +33,7 @@ from doubles.training import SMALL_MODEL, session
 NOTHING: frozenset[str] = frozenset()
 
 
-def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Stream:
+def made(text: str | tuple[str, ...] = "generated:softmax+elementwise?seed=3", **more: Any) -> Stream:
     values: dict[str, Any] = {
         "device": "cpu",
         "style": "compact",
@@ -42,6 +42,15 @@ def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Str
         "have": NOTHING,
     }
     return make_stream(text, **{**values, **more})
+
+
+def test_the_tasks_of_several_streams_alternate() -> None:
+    first, second = made("generated:softmax?seed=3"), made("generated:layers?seed=3")
+    both = made(("generated:softmax?seed=3", "generated:layers?seed=3"))
+    assert both.seed == first.seed
+    for number in range(6):
+        one = (first, second)[number % 2].programs(number // 2)
+        assert [program.source for program in both.programs(number)] == [program.source for program in one]
 
 
 @pytest.fixture

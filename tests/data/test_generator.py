@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from cudal1_data import Suite, UnknownSuiteError, UnknownTaskError, load_suite, load_task
+from cudal1_data import Suite, Task, UnknownSuiteError, UnknownTaskError, load_suite, load_task
 from cudal1_data.cli import main
 from cudal1_data.generator import FAMILIES, bounds, curriculum, grid, make_task, parse_request, structure, tag_of
 from cudal1_data.generator.bounds import ANY, Interval
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
-from cudal1_data.generator.families import FORWARD_ONLY
+from cudal1_data.generator.families import FORWARD_ONLY, NAMED_ONLY
 from cudal1_data.generator.families.loss import ELEMENTS
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import reduced
@@ -49,7 +49,7 @@ def backward() -> Suite:
 def test_every_family_gives_ordinary_tasks(made: Callable[[], Suite]) -> None:
     suite = made()
     without = FORWARD_ONLY if made is backward else set[str]()
-    assert {tag_of(task, "family") for task in suite} == set(FAMILIES) - without
+    assert {tag_of(task, "family") for task in suite} == set(FAMILIES) - without - NAMED_ONLY
     assert len(FAMILIES) >= 16
     for task in suite:
         check_reference(task.source, where=task.id)
@@ -61,6 +61,19 @@ def test_every_family_gives_ordinary_tasks(made: Callable[[], Suite]) -> None:
         assert task.sizes.keys() == {"cpu", "cuda"}
         assert task.on("cpu").source == task.source
         assert ("backward" in task.tags) == ("autograd.grad" in task.source)
+
+
+def test_layers_are_one_step_a_line_without_further_inputs() -> None:
+    tasks = list(load_suite("generated:layers?n=60&seed=2"))
+    assert all("def forward(self, x):\n" in task.source for task in tasks)
+    assert all(line.count("F.") + line.count("torch.") <= 1 for task in tasks for line in forward_of(task))
+    assert {len(forward_of(task)) for task in tasks} >= {4, 5, 6, 7}
+    for part in ("nn.Linear(", "nn.Conv1d(", "nn.Conv3d(", "output_padding=1", "nn.GroupNorm(", "F.max_pool3d(", " / "):
+        assert any(part in task.source for task in tasks), part
+
+
+def forward_of(task: Task) -> list[str]:
+    return task.source.partition("def forward(self, x):\n")[2].partition("\n\n")[0].splitlines()
 
 
 def test_dtypes_layouts_and_levels_vary() -> None:

@@ -119,9 +119,9 @@ class SftSettings(Frozen):
     corpus: Path | None = None
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
-    stream: str | None = None
-    """Stream of generated tasks to learn from instead, such as `generated?seed=0`. Templates render any number of pairs
-    while the model trains, without a file. The pairs are not judged."""
+    stream: str | tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Stream of generated tasks to learn from instead, such as `generated?seed=0`, or several that alternate. Templates
+    render any number of pairs while the model trains, without a file. The pairs are not judged."""
     respelled: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the stream's tasks that are written as other people would write them: with other names, layers for
     functions, one operation a line. Held-out tasks are not."""

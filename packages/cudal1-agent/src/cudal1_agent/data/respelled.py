@@ -25,6 +25,8 @@ _CONSTANTS = {
     "HEIGHT": ("height", "H"),
     "LENGTH": ("length", "seq_length", "L"),
     "STEPS": ("seq_len", "steps", "T"),
+    "DEPTH": ("depth", "D"),
+    "GROUPS": ("num_groups", "groups"),
 }
 _INPUTS = {
     "x": ("x", "x", "x", "A", "input", "inputs", "a", "predictions"),
@@ -38,7 +40,15 @@ _LAYER_NAMES = {
     "Linear": ("linear", "fc", "gemm", "matmul"),
     "Conv": ("conv", "conv1d", "conv2d", "conv3d"),
     "ConvTranspose": ("conv_transpose", "conv1d_transpose", "conv_transpose2d", "conv_transpose3d"),
+    "MaxPool": ("max_pool", "maxpool", "pool"),
+    "AvgPool": ("avg_pool", "avgpool", "pool"),
+    "AdaptiveAvgPool": ("global_avg_pool", "avg_pool", "pool"),
+    "GroupNorm": ("group_norm", "norm", "gn"),
+    "InstanceNorm": ("instance_norm", "norm"),
+    "LayerNorm": ("layer_norm", "norm", "ln"),
 }
+_SIDES = ("bias", "slope", "shift", "tilt", "offset", "factor")
+_SIDE_NAMES = ("bias", "bias", "scale", "multiplier", "add_bias")
 _LAYERS = {
     "relu": "ReLU",
     "gelu": "GELU",
@@ -52,8 +62,21 @@ _LAYERS = {
     "hardswish": "Hardswish",
     "leaky_relu": "LeakyReLU",
     "softmax": "Softmax",
+    "hardtanh": "Hardtanh",
+    **{f"{kind}_pool{rank}d": f"{kind.capitalize()}Pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)},
+    **{f"adaptive_avg_pool{rank}d": f"AdaptiveAvgPool{rank}d" for rank in (1, 2, 3)},
 }
-"""Activations with their layers in `torch.nn`."""
+"""Functions with their layers in `torch.nn`."""
+_NUMBERS: dict[type[ast.operator], tuple[str, ...]] = {
+    ast.Mult: ("scaling_factor", "multiplier", "scale_factor", "factor", "scale"),
+    ast.Div: ("divisor", "scale", "temperature"),
+    ast.Add: ("add_value", "constant", "constant_value", "shift"),
+    ast.Sub: ("subtract_value", "subtract1_value", "constant_value", "offset"),
+}
+"""Names of the number beside a tensor, by operator."""
+_ARGUMENTS = {"min": "min_value", "max": "max_value", "min_val": "min_val", "max_val": "max_val"}
+"""Names of numbers that functions receive by keyword."""
+_EDGES = (("DEPTH", "HEIGHT", "WIDTH"), ("HEIGHT", "WIDTH"))
 _METHODS = frozenset(("abs", "amax", "cumsum", "exp", "mean", "relu", "sigmoid", "sqrt", "square", "sum", "tanh"))
 """Functions of torch that a tensor has as methods."""
 _KERNEL_SIZE = 2
@@ -90,13 +113,20 @@ class _Writer:
         if "compute" not in methods:
             forward = methods["forward"]
             steps = (
-                (0.5, self.name_hyperparameters),
                 (0.5, lambda: self.use_layers(forward)),
+                (0.5, self.name_hyperparameters),
+                (0.6, lambda: self.name_numbers(forward)),
+                (0.4, self.name_shapes),
                 (0.7, self.constructor),
                 (0.5, lambda: self.one_a_line(forward)),
+                (0.5, lambda: self.name_the_result(forward)),
                 (0.6, lambda: _reuse_names(forward)),
                 (0.5, lambda: _Methods().visit(forward)),
                 (0.5, lambda: _Products().visit(forward)),
+                (0.4, lambda: _Formulas().visit(forward)),
+                (0.5, self.join_edges),
+                (0.4, self.inline_inputs),
+                (0.2, self.functions_in_full),
             )
             for share, step in steps:
                 if self.rng.random() < share:
@@ -115,25 +145,126 @@ class _Writer:
             self.model.body.insert(0, found)
         return found
 
-    def name_hyperparameters(self) -> None:
-        """Make the numbers of convolutions constants that the constructor receives."""
-        constructor = self.constructor()
+    def receive(self, name: str, value: ast.expr) -> ast.Name:
+        """Make a number or shape a constant that the constructor receives; return its name there.
+
+        Some get a default value in the constructor instead.
+        """
+        name = self.fresh(name)
+        arguments = self.constructor().args
+        if isinstance(value, ast.Constant) and self.rng.random() < 0.15:
+            arguments.args.append(ast.arg(name))
+            arguments.defaults.append(value)
+            return ast.Name(name, ast.Load())
+        self.tree.body.insert(self.tree.body.index(self.model), ast.Assign([ast.Name(name, ast.Store())], value))
+        arguments.args.insert(len(arguments.args) - len(arguments.defaults), ast.arg(name))
         given = cast(ast.Return, _functions(self.tree.body)["get_init_inputs"].body[-1])
-        for call in [one for one in ast.walk(constructor) if isinstance(one, ast.Call)]:
-            if "Conv" not in ast.unparse(call.func):
+        cast(ast.List, given.value).elts.append(ast.Name(name, ast.Load()))
+        return ast.Name(name, ast.Load())
+
+    def name_hyperparameters(self) -> None:
+        """Make the numbers of convolutions and pooling constants that the constructor receives."""
+        for call in [one for one in ast.walk(self.constructor()) if isinstance(one, ast.Call)]:
+            layer = ast.unparse(call.func)
+            if "Conv" in layer:
+                kernel = call.args[_KERNEL_SIZE]
+                if isinstance(kernel, ast.Constant):
+                    kernel = self.receive("kernel_size", kernel)
+                call.args[_KERNEL_SIZE:] = []
+                if self.rng.random() < 0.5:
+                    call.args.append(kernel)
+                else:
+                    call.keywords.insert(0, ast.keyword("kernel_size", kernel))
+                for one in call.keywords:
+                    if one.arg in _HYPERPARAMETERS and isinstance(one.value, ast.Constant):
+                        one.value = self.receive(str(one.arg), one.value)
+            elif "Pool" in layer and "Adaptive" not in layer and isinstance(call.args[0], ast.Constant):
+                call.args[0] = self.receive("pool_kernel_size", call.args[0])
+            elif "LeakyReLU" in layer and call.args:
+                call.args[0] = self.receive("negative_slope", call.args[0])
+            elif "Hardtanh" in layer:
+                for one in call.keywords:
+                    one.value = self.receive(_ARGUMENTS[str(one.arg)], one.value)
+
+    def name_numbers(self, forward: ast.FunctionDef) -> None:
+        """Make numbers beside tensors attributes of the model, from constants that the constructor receives."""
+        if not _is_straight(forward):
+            return
+
+        def named(value: ast.expr, name: str) -> ast.expr:
+            if not _is_number(value) or self.rng.random() < 0.2:
+                return value
+            received = self.receive(name, value)
+            self.constructor().body.extend(ast.parse(f"self.{received.id} = {received.id}").body)
+            self.members.add(received.id)
+            return ast.Attribute(ast.Name("self", ast.Load()), received.id, ast.Load())
+
+        for node in list(ast.walk(forward)):
+            match node:
+                case ast.BinOp(left, op, right) if type(op) in _NUMBERS and _is_operation(node):
+                    name = str(self.rng.choice(_NUMBERS[type(op)]))
+                    node.left, node.right = named(left, name), named(right, name)
+                case ast.Call(ast.Attribute(_, "leaky_relu"), [value, slope]):
+                    node.args = [value, named(slope, "negative_slope")]
+                case ast.Call(ast.Attribute(_, "clamp" | "hardtanh")):
+                    for one in node.keywords:
+                        one.value = named(one.value, _ARGUMENTS.get(str(one.arg), "value"))
+                case _:
+                    pass
+
+    def name_shapes(self) -> None:
+        """Make the shapes of parameters constants that the constructor receives."""
+        for call in [one for one in ast.walk(self.constructor()) if isinstance(one, ast.Call)]:
+            match call:
+                case ast.Call(ast.Attribute(ast.Name("torch"), "randn"), [*dims]) if _is_shape(dims):
+                    shape = ast.Tuple([_constant(one) for one in dims], ast.Load())
+                    call.args = [self.receive("bias_shape", shape)]
+                case _:
+                    pass
+
+    def join_edges(self) -> None:
+        """Write the edges of feature maps in one line."""
+        lines = {ast.unparse(one.targets[0]): one for one in self.tree.body if isinstance(one, ast.Assign)}
+        for names in _EDGES:
+            if not all(name in lines for name in names):
                 continue
-            keywords = [one for one in call.keywords if one.arg in _HYPERPARAMETERS]
-            kernel = ast.keyword("kernel_size", call.args[_KERNEL_SIZE])
-            call.args[_KERNEL_SIZE:] = []
-            call.keywords.insert(0, kernel)
-            for one in (kernel, *keywords):
-                if isinstance(one.value, ast.Constant):
-                    name = self.fresh(str(one.arg))
-                    constant = ast.Assign([ast.Name(name, ast.Store())], one.value)
-                    self.tree.body.insert(self.tree.body.index(self.model), constant)
-                    constructor.args.args.append(ast.arg(name))
-                    cast(ast.List, given.value).elts.append(ast.Name(name, ast.Load()))
-                    one.value = ast.Name(name, ast.Load())
+            values = [lines[name].value for name in names]
+            first, *rest = (lines[name] for name in names)
+            targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+            if len({ast.unparse(one) for one in values}) == 1 and self.rng.random() < 0.4:
+                first.targets = targets
+            else:
+                first.targets, first.value = [ast.Tuple(targets, ast.Store())], ast.Tuple(values, ast.Load())
+            self.tree.body = [one for one in self.tree.body if one not in rest]
+            return
+
+    def inline_inputs(self) -> None:
+        """Return inputs that take one line without a name."""
+        function = _functions(self.tree.body)["get_inputs"]
+        *lines, last = function.body
+        assigned = [ast.unparse(one.targets[0]) for one in lines if isinstance(one, ast.Assign)]
+        names = cast(ast.List, cast(ast.Return, last).value)
+        if sorted(assigned) == sorted(map(ast.unparse, names.elts)) and len(assigned) == len(lines):
+            made = {name: cast(ast.Assign, one).value for name, one in zip(assigned, lines, strict=True)}
+            names.elts = [made.get(ast.unparse(one), one) for one in names.elts]
+            function.body = [last]
+
+    def name_the_result(self, forward: ast.FunctionDef) -> None:
+        """Assign the result to a name before it is returned."""
+        last = cast(ast.Return, forward.body[-1])
+        if _is_straight(forward) and last.value is not None and not isinstance(last.value, ast.Name):
+            name = self.fresh(str(self.rng.choice(_LOCALS)))
+            forward.body.insert(-1, ast.Assign([ast.Name(name, ast.Store())], last.value))
+            last.value = ast.Name(name, ast.Load())
+
+    def functions_in_full(self) -> None:
+        """Write `torch.nn.functional` for `F`."""
+        for node in ast.walk(self.model):
+            match node:
+                case ast.Attribute(ast.Name("F")):
+                    node.value = ast.parse("torch.nn.functional", mode="eval").body
+                case _:
+                    pass
 
     def use_layers(self, forward: ast.FunctionDef) -> None:
         """Call activations as layers that the constructor makes."""
@@ -173,8 +304,10 @@ class _Writer:
         for one in ast.walk(self.model):
             match one:
                 case ast.Assign([ast.Attribute(ast.Name("self"), str(name))], ast.Call(ast.Attribute(_, str(layer)))):
-                    if (words := _LAYER_NAMES.get(layer.rstrip("123d"))) is not None:
-                        members[name] = _fresh(str(self.rng.choice(words)), self.members)
+                    words = _SIDE_NAMES if name in _SIDES else _LAYER_NAMES.get(layer.rstrip("123d"))
+                    chosen = name if words is None else str(self.rng.choice(words))
+                    if chosen != name:
+                        members[name] = _fresh(chosen, self.members)
                 case _:
                     pass
         _apply(self.tree, names, members)
@@ -242,6 +375,22 @@ class _Methods(ast.NodeTransformer):
                 return node
 
 
+class _Formulas(ast.NodeTransformer):
+    """Writes `torch.square(x)` as `x ** 2`, and the extreme of lines by `torch.max` and `torch.min`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("torch"), "square"), [value]):
+                return ast.BinOp(value, ast.Pow(), ast.Constant(2))
+            case ast.Call(ast.Attribute(ast.Name("torch"), "amax" | "amin" as name), [value]) if node.keywords:
+                function = ast.Attribute(ast.Name("torch", ast.Load()), name.removeprefix("a"), ast.Load())
+                found = ast.Call(function, [value], node.keywords)
+                return ast.Subscript(found, ast.Constant(0), ast.Load())
+            case _:
+                return node
+
+
 class _Products(ast.NodeTransformer):
     """Writes `a @ b` as `torch.matmul(a, b)`."""
 
@@ -255,6 +404,24 @@ class _Products(ast.NodeTransformer):
 
 def _functions(body: Sequence[ast.stmt]) -> dict[str, ast.FunctionDef]:
     return {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float())) | ast.Constant(int() | float()):
+            return True
+        case _:
+            return False
+
+
+def _is_shape(dims: Sequence[ast.expr]) -> bool:
+    """Return whether a shape has one dimension of a tensor, as a bias has."""
+    return len(dims) > 0 and isinstance(dims[0], ast.Name) and all(isinstance(one, ast.Constant) for one in dims[1:])
+
+
+def _constant(node: ast.expr) -> ast.expr:
+    """Return the constant that a constructor receives under its name in lower case."""
+    return ast.Name(node.id.upper(), ast.Load()) if isinstance(node, ast.Name) else node
 
 
 def _is_straight(forward: ast.FunctionDef) -> bool:

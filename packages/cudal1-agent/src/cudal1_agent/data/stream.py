@@ -62,8 +62,9 @@ class Place(BaseModel):
 class Stream:
     """Definition of a stream's pairs."""
 
-    request: Request
-    """Families (which alternate), seed, and split; tasks of `validation` and `test` are never learnt."""
+    requests: tuple[Request, ...]
+    """Families, seed and split of tasks, which alternate, as their families do; tasks of `validation` and `test` are
+    never learnt."""
     device: Device
     """Where the programs run."""
     style: Style
@@ -83,8 +84,8 @@ class Stream:
 
     @property
     def seed(self) -> int:
-        """Seed of tasks and draws."""
-        return self.request.seed
+        """Seed of draws."""
+        return self.requests[0].seed
 
     @cached_property
     def test(self) -> Decontamination:
@@ -93,8 +94,10 @@ class Stream:
 
     def programs(self, number: int) -> list[Program]:
         """Return the programs of a task, none if the task is not training data."""
-        families = self.request.drawn_families
-        task = self.request.task(families[number % len(families)], number // len(families))
+        round_, place = divmod(number, len(self.requests))
+        request = self.requests[place]
+        families = request.drawn_families
+        task = request.task(families[round_ % len(families)], round_ // len(families))
         if task.split != "train" or task.overlaps is not None:
             return []
         task = task.on(self.device)
@@ -153,7 +156,7 @@ def answers(programs: Sequence[Program]) -> list[Program]:
 
 
 def make_stream(
-    text: str,
+    texts: str | Sequence[str],
     *,
     device: Device,
     style: Style,
@@ -164,10 +167,10 @@ def make_stream(
     sizes: Sequence[Task] = (),
     respelled: float = 0.0,
 ) -> Stream:
-    """Return the stream of a text such as `generated:softmax+scan?seed=7`.
+    """Return the stream of a text such as `generated:softmax+scan?seed=7`, or of several, whose tasks alternate.
 
     Args:
-        text: `generated`, optionally families, and options; `n` has no meaning here.
+        texts: `generated`, optionally families, and options; `n` has no meaning here.
         device: Where the programs run.
         style: Style of the prompts.
         contexts: Numbers of exemplars to draw from.
@@ -178,16 +181,11 @@ def make_stream(
         respelled: Share of tasks that are written in another style.
 
     Raises:
-        ConfigError: The text does not name a stream.
+        ConfigError: A text does not name a stream.
         UnknownSuiteError: A family or an option is unknown.
     """
-    head, mark, options = text.partition("?")
-    name, _, families = head.partition(":")
-    if name != "generated":
-        raise ConfigError(f"invalid sft.stream {text!r}: name generated tasks, for example 'generated?seed=0'")
-    request = parse_request(families + mark + options)
     return Stream(
-        request=request,
+        requests=tuple(map(_request, [texts] if isinstance(texts, str) else texts)),
         device=device,
         style=style,
         contexts=tuple(contexts),
@@ -197,6 +195,14 @@ def make_stream(
         sizes=tuple(sizes),
         respelled=respelled,
     )
+
+
+def _request(text: str) -> Request:
+    head, mark, options = text.partition("?")
+    name, _, families = head.partition(":")
+    if name != "generated":
+        raise ConfigError(f"invalid sft.stream {text!r}: name generated tasks, for example 'generated?seed=0'")
+    return parse_request(families + mark + options)
 
 
 def streamed(
@@ -219,7 +225,7 @@ def streamed(
         for number, pairs in rendered:
             empty = 0 if pairs else empty + 1
             if empty == EMPTY:
-                families = ", ".join(stream.request.drawn_families)
+                families = ", ".join(dict.fromkeys(one for part in stream.requests for one in part.drawn_families))
                 raise CorpusError(
                     f"the stream yields nothing: {EMPTY} tasks in a row (families {families}, seed {stream.seed}) "
                     f"have no program for {stream.device} to be learnt; take other families, or hold out fewer tasks"

@@ -161,13 +161,13 @@ def supervise(
 
 
 def supervise_stream(
-    session: Session, text: str, model: str | Path, folder: Path, checkpoint: Checkpoint | None
+    session: Session, texts: str | Sequence[str], model: str | Path, folder: Path, checkpoint: Checkpoint | None
 ) -> None:
     """Train a model on a stream of generated pairs, and save it to `folder / "model"`.
 
     Args:
         session: The run.
-        text: The stream, such as `generated?seed=0`.
+        texts: The stream, such as `generated?seed=0`, or several.
         model: The model to begin with.
         folder: Folder of the stage.
         checkpoint: Where to resume; it holds the place in the stream.
@@ -182,7 +182,7 @@ def supervise_stream(
     table = settings.sft.trl
     tokenizer, prompts = load_tokenizer(model), session.prompts(model)
     batches = Batches(
-        stream_of(settings, session.tasks, session.device, prompts.style, text),
+        stream_of(settings, session.tasks, session.device, prompts.style, texts),
         Encoder(
             tokenizer,
             chat=settings.policy.chat,
@@ -222,15 +222,15 @@ def supervise_stream(
     session.progress.line(f"sft: {batches.dropped} examples were too long and left out")
 
 
-def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style, text: str) -> Stream:
+def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style, texts: str | Sequence[str]) -> Stream:
     """Return the stream that stage 1 of a run learns from.
 
     Raises:
-        ConfigError: The text does not name a stream.
+        ConfigError: A text does not name a stream.
         DataError: A family or an option is unknown.
     """
     return make_stream(
-        text,
+        texts,
         device=device,
         style=style,
         contexts=settings.sft.contexts,

@@ -66,6 +66,15 @@ def apply_named(program: Program, draw: Draw, name: str, *values: Value) -> Valu
         UnsuitableError: It does not suit the values.
     """
     operator = next(one for one in (*UNARY, *SCALARS, *BINARY, *MASKED) if one.name == name)
+    return applied(program, draw, operator, *values)
+
+
+def applied(program: Program, draw: Draw, operator: Operator, *values: Value) -> Value:
+    """Apply a pointwise operator.
+
+    Raises:
+        UnsuitableError: It does not suit the values.
+    """
     return short(program, _checked(program, operator, _constant(operator, draw), *values))
 
 

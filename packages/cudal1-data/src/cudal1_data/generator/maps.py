@@ -35,6 +35,8 @@ class Form:
     """Whether each channel has its own window."""
     groups: int = 1
     """Groups of channels."""
+    padded: bool = True
+    """Whether maps are padded, so that they keep their size, or the stride divides it."""
 
 
 FORMS = (
@@ -79,7 +81,8 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
     rank, channels = len(value.dims) - 2, value.dims[1]
     out = out or channels
     words = [channels, out, str(form.kernel)]
-    padding = form.dilation * (form.kernel // 2)
+    reach = form.dilation * (form.kernel // 2)
+    padding = reach if form.padded else 0
     if form.stride > 1:
         words.append(f"stride={form.stride}")
     if padding:
@@ -92,9 +95,13 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
     if not bias:
         words.append("bias=False")
     layer = program.member(program.free(_LAYERS), f"nn.Conv{rank}d({', '.join(words)})")
-    space = tuple(f"{dim} // {form.stride}" for dim in value.dims[2:]) if form.stride > 1 else value.dims[2:]
+    space = value.dims[2:]
+    if form.stride > 1:
+        space = tuple(f"{dim} // {form.stride}" for dim in space)
+    elif not form.padded:
+        space = tuple(f"{dim} - {2 * reach}" for dim in space)
     sample = grid.after_layer(draw, value.grid, 0.62)
-    detail = f"{rank}d, {form.kernel}" + (", bias" if bias else "")
+    detail = f"{rank}d, {form.kernel}" + ("" if form.padded else ", unpadded") + (", bias" if bias else "")
     dims = (value.dims[0], out, *space)
     return combine(form.name, f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
 

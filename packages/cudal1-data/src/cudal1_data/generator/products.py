@@ -10,7 +10,9 @@ from cudal1_data.generator.shapes import gpu_rows, hidden, near, target_ns
 from cudal1_data.generator.values import Dims, Value, combine
 
 
-def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, bias: bool | None = None) -> Value:
+def linear(
+    program: Program, draw: Draw, value: Value, width: str, out: str, *, bias: bool | None = None, layer: bool = False
+) -> Value:
     """Multiply by a weight of the model, with or without a bias.
 
     Args:
@@ -20,19 +22,18 @@ def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, 
         width: Constant with the number of terms.
         out: Constant with the number of results.
         bias: Whether to add a bias; drawn by default.
+        layer: Whether to use a layer of `torch.nn`; drawn by default.
     """
     bias = draw.chance(0.5) if bias is None else bias
     dims = (*value.dims[:-1], out)
     if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
         raise UnsuitableError("sums of these values are not informative")
     size = grid.size(value.grid.values)
-    if draw.chance(0.5):
+    if layer or draw.chance(0.5):
         name = program.free(("proj", "lift", "mix", "map", "blend", "turn", "drop", "rise", "fold"))
-        layer = program.member(name, f"nn.Linear({width}, {out}" + ("" if bias else ", bias=False") + ")")
+        own = program.member(name, f"nn.Linear({width}, {out}" + ("" if bias else ", bias=False") + ")")
         sample = grid.after_layer(draw, value.grid, 0.62)
-        return combine(
-            "linear", f"{layer}({value.text})", dims, sample, value, detail="bias" if bias else "", layer=True
-        )
+        return combine("linear", f"{own}({value.text})", dims, sample, value, detail="bias" if bias else "", layer=True)
     name = program.free(("weight", "kernel", "matrix", "basis", "frame", "table", "factors", "plan", "lens"))
     weight = program.parameter(name, (out, width), text=f"torch.randn({out}, {width}) / {width}**0.5")
     sample = grid.mixed(draw, value.grid, weight.grid, spread=size)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
 from cudal1_data.generator import structure
-from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY
+from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY, NAMED_ONLY
 from cudal1_data.generator.make import make_task
 from cudal1_data.progress import paced
 from cudal1_data.suggest import nearest
@@ -64,8 +64,9 @@ class Request(BaseModel):
 
     @property
     def drawn_families(self) -> tuple[str, ...]:
-        """The requested families, or all that have such tasks."""
-        return self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
+        """The requested families, or all that have such tasks and need not be named."""
+        without = NAMED_ONLY | FORWARD_ONLY if self.backward else NAMED_ONLY
+        return self.families or tuple(one for one in FAMILIES if one not in without)
 
     def tasks(self) -> Iterator[Task]:
         """Yield the tasks."""

@@ -9,6 +9,7 @@ from cudal1_data.generator.families.attention import attention
 from cudal1_data.generator.families.convolution import convolution
 from cudal1_data.generator.families.elementwise import elementwise
 from cudal1_data.generator.families.gather import gather
+from cudal1_data.generator.families.layers import layers
 from cudal1_data.generator.families.llm import llm
 from cudal1_data.generator.families.loss import loss
 from cudal1_data.generator.families.matmul_epilogue import matmul_epilogue
@@ -44,8 +45,12 @@ FAMILIES: dict[str, Family] = {
     "recurrent": recurrent,
     "network": network,
     "llm": llm,
+    "layers": layers,
 }
 """Families by name, in the order of `generated`."""
 
-FORWARD_ONLY = frozenset({"llm"})
+NAMED_ONLY = frozenset({"layers"})
+"""Families that a suite has only if it names them."""
+
+FORWARD_ONLY = frozenset({"llm", "layers"})
 """Families without gradient tasks."""

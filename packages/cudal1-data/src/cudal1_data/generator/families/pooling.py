@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.generator import grid
@@ -19,7 +19,9 @@ from cudal1_data.generator.values import Value, combine, is_even
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
+    """A pooling window."""
+
     name: str
     text: str
     cost_ns: float
@@ -30,29 +32,33 @@ class _Window:
 
 _KEEPING = {
     1: (
-        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False, reach=2),
-        _Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 8.0),
-        _Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 10.0),
+        Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False, reach=2),
+        Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 8.0),
+        Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 10.0),
     ),
     2: (
-        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False, reach=3),
-        _Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 15.0),
-        _Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 19.0),
+        Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False, reach=3),
+        Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 15.0),
+        Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 19.0),
     ),
 }
 """Windows that keep the size of a map."""
 
-_HALVING = {
+HALVING = {
     1: (
-        _Window("max_pool", "F.max_pool1d({0}, 2)", 1.0, smooth=False),
-        _Window("avg_pool", "F.avg_pool1d({0}, 2)", 3.7),
-        _Window("lp_pool", "F.lp_pool1d({0}, 2, 2)", 5.5, smooth=False),
+        Window("max_pool", "F.max_pool1d({0}, 2)", 1.0, smooth=False),
+        Window("avg_pool", "F.avg_pool1d({0}, 2)", 3.7),
+        Window("lp_pool", "F.lp_pool1d({0}, 2, 2)", 5.5, smooth=False),
     ),
     2: (
-        _Window("max_pool", "F.max_pool2d({0}, 2)", 6.7, smooth=False),
-        _Window("avg_pool", "F.avg_pool2d({0}, 2)", 2.3),
-        _Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 3.5, smooth=False),
-        _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False, reach=3),
+        Window("max_pool", "F.max_pool2d({0}, 2)", 6.7, smooth=False),
+        Window("avg_pool", "F.avg_pool2d({0}, 2)", 2.3),
+        Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 3.5, smooth=False),
+        Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False, reach=3),
+    ),
+    3: (
+        Window("max_pool", "F.max_pool3d({0}, 2)", 9.0, smooth=False),
+        Window("avg_pool", "F.avg_pool3d({0}, 2)", 9.0),
     ),
 }
 """Windows that halve the edges of a map."""
@@ -71,7 +77,19 @@ def pooling(program: Program, draw: Draw) -> None:
     set_sizes(program, draw, dims, 0.0)
 
 
-def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], *, halved: bool) -> Value:
+def pooled(program: Program, draw: Draw, h: Value, table: Sequence[Window], *, halved: bool) -> Value:
+    """Write a pooling window.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        h: Feature maps.
+        table: Windows to draw from.
+        halved: Whether they halve the edges of the maps.
+
+    Raises:
+        UnsuitableError: The pooled values are not informative.
+    """
     window = draw.one([one for one in table if one.smooth or not program.backward])
     if window.name == "max_pool" and math.isfinite(h.bounds.high):
         raise UnsuitableError("extremes meet a bound")
@@ -82,7 +100,7 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("windows are not informative")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
-    space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
+    space = tuple(f"{_atom(dim)} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
     dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
     lies = POSITIVE if window.name == "lp_pool" else h.bounds
     return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail, bounds=lies)
@@ -90,11 +108,11 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
 
 def _halved(program: Program, draw: Draw, h: Value) -> Value:
     """Write maps of half the edge, from one window or two combined ones."""
-    table = _HALVING[len(h.dims) - 2]
-    first = program.keep(_pooled(program, draw, h, table, halved=True))
+    table = HALVING[len(h.dims) - 2]
+    first = program.keep(pooled(program, draw, h, table, halved=True))
     if draw.chance(0.5):
         return first
-    second = _pooled(program, draw, h, table, halved=True)
+    second = pooled(program, draw, h, table, halved=True)
     if second.node.key == first.node.key:
         return first
     return joined(program, draw, first, program.keep(second))
@@ -102,7 +120,7 @@ def _halved(program: Program, draw: Draw, h: Value) -> Value:
 
 def _compared(program: Program, draw: Draw, h: Value) -> Value:
     """Write each place combined with its surroundings."""
-    around = _pooled(program, draw, h, _KEEPING[len(h.dims) - 2], halved=False)
+    around = pooled(program, draw, h, _KEEPING[len(h.dims) - 2], halved=False)
     return joined(program, draw, h, program.keep(chain(program, draw, around, draw.integer(0, 1))))
 
 
@@ -124,8 +142,8 @@ def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
 
 def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
     """Write maps pooled to half the edge and upsampled again, combined with the original."""
-    table = _HALVING[len(h.dims) - 2]
-    small = chain(program, draw, _pooled(program, draw, h, table, halved=True), draw.integer(0, 1))
+    table = HALVING[len(h.dims) - 2]
+    small = chain(program, draw, pooled(program, draw, h, table, halved=True), draw.integer(0, 1))
     program.cost_ns += 4.0
     up = combine(
         "upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small, bounds=small.bounds
@@ -136,6 +154,10 @@ def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
 def _parts(line: Samples, reach: int) -> list[Samples]:
     """Return the windows of a line; they wrap around, so that all have the same number of samples."""
     return [[line[(place + step) % len(line)] for step in range(-reach, reach + 1)] for place in range(len(line))]
+
+
+def _atom(edge: str) -> str:
+    return f"({edge})" if "-" in edge or "+" in edge or "*" in edge else edge
 
 
 def _length(part: Samples) -> float:

@@ -1,0 +1,203 @@
+"""A layer and what follows it in a model, one step a line: activations, numbers, biases, pooling, a norm, a mean.
+
+Unlike in other families, a layer has as many output channels as it likes, convolutions need no padding, and no step
+needs a further input. A suite has this family only if it is named: `generated:layers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.chain import applied, apply_named, finished
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.families.norm import standard
+from cudal1_data.generator.families.pooling import HALVING, pooled
+from cudal1_data.generator.maps import Form, convolved, dense_ns, dims_of, set_sizes
+from cudal1_data.generator.products import linear, sides_of
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.reductions import mean, reduced
+from cudal1_data.generator.sides import sides
+from cudal1_data.generator.values import Value, combine, invariant
+from cudal1_data.generator.vocabulary import Operator
+
+_ATTEMPTS = 12
+"""Maximum number of draws of one step; then the attempt at a task ends."""
+_MIN_POINTWISE = 3
+"""Minimum number of steps for each element of a layer's result."""
+_FORMS = (
+    *(Form("conv", kernel, padded=False) for kernel in (3, 3, 3, 5, 7)),
+    Form("conv", 3),
+    Form("conv", 5),
+    Form("conv", 3, stride=2),
+    Form("pointwise_conv", 1),
+    Form("grouped_conv", 3, groups=4, padded=False),
+)
+_CUBE = 3
+"""Dimensions of the largest maps."""
+_CUBES = tuple(one for one in _FORMS if one.kernel <= 5 and one.groups == 1)
+"""Convolutions for maps with three dimensions, which have short edges and few channels."""
+_WINDOWS = (
+    (3, 2, 1, 1, "2 * {0}"),
+    (4, 2, 1, 0, "2 * {0}"),
+    (2, 2, 0, 0, "2 * {0}"),
+    (3, 2, 1, 0, "2 * {0} - 1"),
+    (3, 1, 1, 0, "{0}"),
+    (3, 1, 0, 0, "{0} + 2"),
+    (5, 1, 0, 0, "{0} + 4"),
+)
+"""Transposed convolutions: kernel, stride, padding, output padding, and the edge of the result."""
+_ACTIVATIONS = (
+    "relu", "leaky_relu", "gelu", "gelu_tanh", "tanh", "sigmoid", "softplus", "mish", "hardswish", "elu", "selu",
+    "silu", "logsigmoid", "softsign", "abs", "square",
+)  # fmt: skip
+_NUMBERS = (
+    Operator("scale", "{0} * {c}", 0.5, "a * b", linear=True, infix=True, constants=(0.1, 0.5, 1.5, 2.0, 3.0)),
+    Operator("scale", "{0} / {c}", 0.5, "a / b", linear=True, infix=True, constants=(1.5, 2.0, 4.0)),
+    Operator("shift", "{0} + {c}", 0.5, "a + b", linear=True, infix=True, constants=(0.1, 0.5, 1.0, 3.0)),
+    Operator("shift", "{0} - {c}", 0.5, "a - b", linear=True, infix=True, constants=(0.1, 0.5, 1.5, 2.0)),
+    Operator("clamp", "torch.clamp({0}, min=-{c}, max={c})", 0.5, "min(max(a, -b), b)", smooth=False,
+             constants=(0.5, 1.0, 1.5, 2.0)),
+    Operator("clamp", "F.hardtanh({0}, min_val=-{c}, max_val={c})", 0.5, "min(max(a, -b), b)", smooth=False,
+             constants=(0.5, 1.0, 1.5)),
+    Operator("clamp_low", "torch.clamp({0}, min=-{c})", 0.5, "max(a, -b)", smooth=False, constants=(0.1, 0.5, 1.0)),
+    Operator("clamp_high", "torch.clamp({0}, max={c})", 0.5, "min(a, b)", smooth=False, constants=(0.1, 0.5, 1.0)),
+)  # fmt: skip
+_NUMERIC_SHARE = 0.4
+"""Share of pointwise steps with a number."""
+
+
+_Step = Callable[[Program, Draw, Value], Value]
+"""Writes an operator that needs a separate pass over memory."""
+
+
+def layers(program: Program, draw: Draw) -> None:
+    """Write a layer and what follows it."""
+    draw.one((_after_linear, _after_convolution, _after_convolution, _after_transposed))(program, draw)
+
+
+def _after_linear(program: Program, draw: Draw) -> None:
+    x = program.input("x", ("ROWS", "INNER"))
+    h = program.keep(linear(program, draw, x, "INNER", "OUTER", layer=True))
+    h = _steps(program, draw, h, (_normed_row, _reduced_row), ("parameter",))
+    program.returns(finished(program, draw, h))
+    sides_of(program, draw, ("ROWS", "INNER", "OUTER"))
+    if "GROUPS" in program.sizes:
+        cpu, cuda = program.sizes["OUTER"]
+        program.size("OUTER", cpu // 16 * 16, cuda // 16 * 16)
+
+
+def _after_convolution(program: Program, draw: Draw) -> None:
+    rank, forms = draw.one(((1, _FORMS), (2, _FORMS), (2, _FORMS), (3, _CUBES)))
+    form = draw.one(forms)
+    x = program.input("x", dims_of(rank))
+    h = program.keep(convolved(program, draw, x, form, "OUT"))
+    widening = draw.one((0.5, 1.0, 1.5, 2.0))
+    _maps(program, draw, h, x, dense_ns(form, rank, widening=widening), widening, 1.0)
+
+
+def _after_transposed(program: Program, draw: Draw) -> None:
+    rank, window = draw.one((1, 2, 2, 3, 3)), draw.one(_WINDOWS)
+    x = program.input("x", dims_of(rank))
+    h = program.keep(_transposed(program, draw, x, window))
+    widening, growth = draw.one((0.5, 1.0, 2.0)), float(window[1] ** rank)
+    _maps(program, draw, h, x, 2.0 * window[0] ** rank * widening / 30.0, widening, growth)
+
+
+def _maps(program: Program, draw: Draw, h: Value, x: Value, dense_ns: float, widening: float, growth: float) -> None:
+    """Write the steps behind a layer that has `widening` times as many channels and `growth` times as many elements."""
+    h = _steps(program, draw, h, (_pooled, _normed_maps, _mean_of_maps), ("channel",))
+    program.returns(finished(program, draw, h))
+    program.cost_ns *= widening * growth
+    set_sizes(program, draw, x.dims, dense_ns, widths={"OUT": widening}, growth=max(1.0, widening * growth))
+
+
+def _transposed(program: Program, draw: Draw, value: Value, window: tuple[int, int, int, int, str]) -> Value:
+    kernel, stride, padding, more, edge = window
+    rank = len(value.dims) - 2
+    words = [value.dims[1], "OUT", str(kernel), f"stride={stride}"]
+    words += [f"padding={padding}"] if padding else []
+    words += [f"output_padding={more}"] if more else []
+    layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
+    sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
+    dims = (value.dims[0], "OUT", *(edge.format(dim) for dim in value.dims[2:]))
+    detail = f"{rank}d, {kernel}/{stride}/{padding}/{more}, bias"
+    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
+
+
+def _steps(program: Program, draw: Draw, h: Value, larger: tuple[_Step, ...], kinds: tuple[str, ...]) -> Value:
+    """Write three to five pointwise steps, some with a parameter of the model, and up to two of the larger steps."""
+    pointwise = draw.integer(_MIN_POINTWISE, 5)
+    places = [draw.integer(0, pointwise) for _ in range(draw.integer(0, 2))]
+    chosen = dict(zip(places, draw.some(larger, len(larger)), strict=False))
+    for number in range(pointwise + 1):
+        if number in chosen:
+            h = program.keep(chosen[number](program, draw, h))
+        if number < pointwise:
+            h = program.keep(_step(program, draw, h, kinds))
+    return h
+
+
+def _step(program: Program, draw: Draw, h: Value, kinds: tuple[str, ...]) -> Value:
+    """Write an activation, an operator with a number, or a sum or product with a parameter."""
+    if draw.chance(0.2):
+        name = draw.one(("add", "add", "mul", "sub"))
+        return apply_named(program, draw, name, h, *sides(program, draw, h.dims, 1, kinds))
+    for _ in range(_ATTEMPTS):
+        try:
+            if h.node.operator not in ("scale", "shift") and draw.chance(_NUMERIC_SHARE):
+                return applied(program, draw, draw.one(_NUMBERS), h)
+            return apply_named(program, draw, draw.one(_ACTIVATIONS), h)
+        except UnsuitableError:
+            continue
+    raise UnsuitableError("no operator suits the values")
+
+
+def _pooled(program: Program, draw: Draw, h: Value) -> Value:
+    table = HALVING[rank := len(h.dims) - 2]
+    if rank == _CUBE and program.dtype != "float32":  # torch has no such average on a CPU
+        table = [one for one in table if one.name == "max_pool"]
+    return pooled(program, draw, h, table, halved=True)
+
+
+def _normed_row(program: Program, draw: Draw, h: Value) -> Value:
+    return _normed(program, h, draw.one(("nn.LayerNorm(OUTER)", "nn.GroupNorm(GROUPS, OUTER)")), draw)
+
+
+def _normed_maps(program: Program, draw: Draw, h: Value) -> Value:
+    rank = len(h.dims) - 2
+    return _normed(program, h, draw.one((f"nn.InstanceNorm{rank}d(OUT)", "nn.GroupNorm(GROUPS, OUT)")), draw)
+
+
+def _normed(program: Program, h: Value, text: str, draw: Draw) -> Value:
+    """Write a normalisation by a layer of the model."""
+    if invariant(h, ("scale", "shift")):
+        raise UnsuitableError("the normalisation cancels the last operator")
+    if not grid.even(h.grid, grid.ROWS) or grid.repeats(h.grid, grid.ROWS):
+        raise UnsuitableError("a line is nearly constant, or may be")
+    sample = grid.rows(standard, h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("normalised values are not informative")
+    if "GROUPS" in text:
+        program.size("GROUPS", 2, draw.one((8, 16)))
+    program.cost_ns += 2.5
+    name = text.removeprefix("nn.").partition("(")[0]
+    return combine(name, f"{program.member('norm', text)}({h.text})", h.dims, sample, h, detail="rows", bends=True)
+
+
+def _reduced_row(program: Program, draw: Draw, h: Value) -> Value:
+    return reduced(program, draw, h, "rows", keepdim=True, names=("mean", "amax", "amin", "log_mean_exp"))
+
+
+def _mean_of_maps(program: Program, draw: Draw, h: Value) -> Value:
+    if not grid.stands_out(h.grid.values, grid.ROWS):
+        raise UnsuitableError("means of maps are nearly equal")
+    sample = grid.rows(mean, h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("means of maps are not informative")
+    rank = len(h.dims) - 2
+    axes = ("2", "(2, 3)", "(2, 3, 4)")[rank - 1]
+    text = draw.one((f"torch.mean({h.text}, dim={axes}, keepdim=True)", f"F.adaptive_avg_pool{rank}d({h.text}, 1)"))
+    program.cost_ns += 0.5
+    return combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps", bounds=h.bounds)
