@@ -132,6 +132,63 @@ def test_windows_whose_size_is_a_constant_are_read(pool: str, tmp_path: Path) ->
     assert is_right(source, tmp_path)
 
 
+EDGES = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+width = 20
+conv_width = 2
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 6, 3, stride=2)
+        self.pool = nn.MaxPool2d(2)
+        self.grow = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)
+        self.bias = nn.Parameter(torch.randn(6, 1, 1))
+
+    def forward(self, x):
+        h = torch.tanh(self.conv(x)) + self.bias
+        h = self.grow(torch.sigmoid(self.pool(h)) * conv_width)
+        return torch.relu(F.avg_pool2d(h, 3)) + 1.0
+
+
+def get_inputs():
+    return [torch.randn(2, 4, 24, width)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_edges_of_maps_are_read_from_calls_and_computed_once(tmp_path: Path) -> None:
+    assert is_right(EDGES, tmp_path)
+    reference = read(EDGES)
+    steps = plan(reference.roots)
+    triton = triton_program(reference, steps, Choice())
+    assert "        conv_height = conv.shape[2]\n        conv_width_2 = conv.shape[3]\n" in triton
+    assert "        grow_width = grow.shape[3]\n" in triton
+    assert triton.count("pool_width = conv_width_2 // 2") == 1
+    assert "(2, 4, avg_pool_height, avg_pool_width)" in triton
+    nvrtc = nvrtc_program(reference, steps, Choice())
+    assert ".shape[" not in nvrtc
+    head = nvrtc.partition("def ")[0]
+    assert "conv_height = 11\nconv_width_2 = (width - 3) // 2 + 1\npool_height = conv_height // 2\n" in head
+    namespace: dict[str, int] = {}
+    exec(head, namespace)
+    for name, size in {"conv_width_2": 9, "pool_width": 4, "grow_width": 8, "avg_pool_width": 2}.items():
+        assert namespace[name] == size
+
+
+@pytest.mark.slow
+def test_a_triton_program_with_edges_is_correct_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    assert max(errors_of_forms({"edges": EDGES}, tmp_path).values()) < TOLERANCE
+
+
 def test_few_long_rows_are_reduced_in_parts(tmp_path: Path) -> None:
     source = source_of("torch.tanh(x - x.mean(-1, keepdim=True)), x.amax((1, 2))", inputs="torch.randn(2, 4, 131072)")
     rows = [one.rows for one in plan(read(source).roots) if isinstance(one, Kernel) and one.trailing]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from cudal1_data.kernelgen.sizes import host_text
+from cudal1_data.kernelgen.sizes import Table, host_text
 
 Dims = tuple[int, ...]
 """A shape."""
@@ -120,7 +120,7 @@ class Reference:
     """Its outputs."""
     several: bool
     """Whether it returns a tuple."""
-    sizes: dict[str, str] = field(default_factory=dict[str, str])
+    sizes: Table = field(default_factory=lambda: Table(""))
     """Python expression of each size, by name in kernels (`sizes.py`)."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LONGEST = 32
+_LONGEST = 48
 """Maximum number of characters of a name derived from an expression."""
 _OFFSET = re.compile(r"(.*) ([+-]) (\d+)")
 """A text that ends with an added or subtracted number."""
@@ -38,8 +38,10 @@ class Size(int):
     """The expression in a kernel, without parentheses around it."""
     names: dict[str, str]
     """Python expression by name in kernels; shared by all sizes of a reference."""
+    formula: str
+    """Expression of an edge of maps (`Table`), whose `host` is a name; empty for other sizes."""
 
-    def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str]) -> Size:
+    def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str], formula: str = "") -> Size:
         """Create a size.
 
         Args:
@@ -47,9 +49,10 @@ class Size(int):
             host: Its expression in Python.
             kernel: Its expression in kernels.
             names: The table of names; a new name is added.
+            formula: Expression of an edge of maps.
         """
         self = super().__new__(cls, value)
-        self.host, self.kernel, self.names = host, kernel, names
+        self.host, self.kernel, self.names, self.formula = host, kernel, names, formula
         if kernel.isidentifier():
             names.setdefault(kernel, host)
         return self
@@ -91,6 +94,67 @@ class Size(int):
 
     def __floordiv__(self, other: object) -> int:
         return _quotient(self, other) if isinstance(other, int) else NotImplemented
+
+
+class Table(dict[str, str]):
+    """The sizes of a reference: Python expression by name in kernels.
+
+    The edges of maps behind a convolution or a pool have names of their own, so that no program repeats their formulas.
+    """
+
+    def __init__(self, reference: str) -> None:
+        """Create a table for a reference's text, which has names that no edge gets."""
+        super().__init__()
+        self.edges: dict[tuple[str, str], Size] = {}
+        """Edges by axis and formula, in order of creation."""
+        self.words = set(re.findall(r"[^\W\d]\w*", reference))
+
+    def edge(self, size: int, stem: str, axis: str) -> int:
+        """Return an edge under its name; a constant of the reference, or its text, stays.
+
+        >>> table = Table("width = 8")
+        >>> width = named(8, "width", table)
+        >>> edge = table.edge(width - 2, "conv", "width")
+        >>> edge.host, edge.formula, table.edge(width, "conv", "width").host
+        ('conv_width', 'width - 2', 'width')
+        """
+        formula = host_text(size)
+        if int(size) == 1 or formula.isidentifier():
+            return size
+        if (axis, formula) not in self.edges:
+            number, name = 1, f"{stem}_{axis}"
+            while name in self.words or name.upper() in self:
+                number += 1
+                name = f"{stem}_{axis}_{number}"
+            self.edges[axis, formula] = Size(int(size), name, name.upper(), self, formula)
+        return self.edges[axis, formula]
+
+    def formulas(self, text: str, names: set[str]) -> list[str]:
+        """Return a line for each of some edges that a program's text names, and for those in their formulas."""
+        lines: list[str] = []
+        for one in reversed(self.edges.values()):
+            if one.host in names and re.search(rf"\b{one.host}\b", text):
+                lines.insert(0, f"{one.host} = {one.formula}")
+                text += f"\n{one.formula}"
+        return lines
+
+
+_AXES = ("depth", "height", "width")
+
+
+def with_edges(dims: tuple[int, ...], stem: str) -> tuple[int, ...]:
+    """Return the shape of a batch of maps with names for its edges.
+
+    Args:
+        dims: Samples, channels, and the maps' axes.
+        stem: What the maps come from; the names begin with it.
+    """
+    table = next((one.names for one in dims if isinstance(one, Size)), None)
+    if not isinstance(table, Table):
+        return dims  # sizes are written as numbers
+    axes = _AXES[-len(dims[2:]) :] if len(dims) > len("NCL") else ("length",)
+    stem = re.sub(r"\W+", "_", stem).strip("_")
+    return (*dims[:2], *(table.edge(size, stem, axis) for size, axis in zip(dims[2:], axes, strict=True)))
 
 
 class Ratio(float):

@@ -133,6 +133,8 @@ def _steps(program: Program, draw: Draw, h: Value, larger: tuple[_Step, ...], ki
     chosen = dict(zip(places, draw.some(larger, len(larger)), strict=False))
     for number in range(pointwise + 1):
         if number in chosen:
+            if h.dims[-1] == "1":
+                raise UnsuitableError("only one element is left of a line")
             h = program.keep(chosen[number](program, draw, h))
         if number < pointwise:
             h = program.keep(_step(program, draw, h, kinds))
@@ -162,15 +164,17 @@ def _pooled(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _normed_row(program: Program, draw: Draw, h: Value) -> Value:
-    return _normed(program, h, draw.one(("nn.LayerNorm(OUTER)", "nn.GroupNorm(GROUPS, OUTER)")), draw)
+    name, text = draw.one((("layer_norm", "nn.LayerNorm(OUTER)"), ("group_norm", "nn.GroupNorm(GROUPS, OUTER)")))
+    return _normed(program, draw, h, name, text)
 
 
 def _normed_maps(program: Program, draw: Draw, h: Value) -> Value:
     rank = len(h.dims) - 2
-    return _normed(program, h, draw.one((f"nn.InstanceNorm{rank}d(OUT)", "nn.GroupNorm(GROUPS, OUT)")), draw)
+    instances, groups = ("instance_norm", f"nn.InstanceNorm{rank}d(OUT)"), ("group_norm", "nn.GroupNorm(GROUPS, OUT)")
+    return _normed(program, draw, h, *draw.one((instances, groups)))
 
 
-def _normed(program: Program, h: Value, text: str, draw: Draw) -> Value:
+def _normed(program: Program, draw: Draw, h: Value, name: str, text: str) -> Value:
     """Write a normalisation by a layer of the model."""
     if invariant(h, ("scale", "shift")):
         raise UnsuitableError("the normalisation cancels the last operator")
@@ -179,11 +183,11 @@ def _normed(program: Program, h: Value, text: str, draw: Draw) -> Value:
     sample = grid.rows(standard, h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("normalised values are not informative")
-    if "GROUPS" in text:
+    if name == "group_norm":
         program.size("GROUPS", 2, draw.one((8, 16)))
     program.cost_ns += 2.5
-    name = text.removeprefix("nn.").partition("(")[0]
-    return combine(name, f"{program.member('norm', text)}({h.text})", h.dims, sample, h, detail="rows", bends=True)
+    detail = "rows" if name == "layer_norm" else ""
+    return combine(name, f"{program.member('norm', text)}({h.text})", h.dims, sample, h, detail=detail, bends=True)
 
 
 def _reduced_row(program: Program, draw: Draw, h: Value) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
@@ -119,6 +119,7 @@ def _making(steps: Sequence[Step], choice: Choice) -> Make:
 
 def nvrtc_text(program: Writer, make: Make) -> str:
     """Return a program whose kernels NVRTC builds at their first call."""
+    program.read_edges = False  # kernels have them as constants
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
@@ -142,6 +143,7 @@ def nvrtc_text(program: Writer, make: Make) -> str:
 
 def inline_text(program: Writer, make: Make) -> str:
     """Return a program whose kernels torch's extension loader builds at import."""
+    program.read_edges = False  # kernels have them as constants
     kernels: list[CudaKernel] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
@@ -254,6 +256,10 @@ def _chosen(steps: Sequence[Step], choice: Choice) -> set[int]:
     return {id(one) for one in found[-choice.depth :]}
 
 
+_CALLS = ("self.", "F.", "torch.")
+"""Beginnings of calls whose results have edges of their own."""
+_IF_USED = "  # if used"
+"""Marks a line that is left out if nothing uses its edge."""
 Read = tuple[Node, bool]
 """A tensor that a kernel reads, and whether it uses the tensor's strides, if any."""
 Run = Callable[[Kernel | LoopStep, int], str | None]
@@ -277,10 +283,14 @@ class Writer:
     """Number of kernels written so far."""
     taken: set[str] = field(default_factory=set[str])
     """Names used by the reference, and by this program so far."""
+    read_edges: bool = True
+    """Whether edges of maps are read from tensors; otherwise they are computed where the module begins."""
 
     def __post_init__(self) -> None:
         self.taken |= set(re.findall(r"[^\W\d]\w*", self.reference.head))
         self.taken |= {one.partition("_")[0] for one in self.reference.methods} | set(self.reference.methods)
+        self.unread = {one.host for one in self.reference.sizes.edges.values()}
+        self.taken |= self.unread
 
     def text(self, head: str, run: Run) -> str:
         """Return the program without kernel definitions."""
@@ -291,9 +301,12 @@ class Writer:
         imports = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
         given = [line for line in self.reference.head.splitlines() if line not in imports.splitlines()]
         constructor = textwrap.indent(textwrap.dedent(self.reference.constructor), "    ")
+        computed = (
+            [] if self.read_edges else self.reference.sizes.formulas("\n".join([definitions, *body]), self.unread)
+        )
         parts = [
             head + imports,
-            "".join(f"{line}\n" for line in given),
+            "".join(f"{line}\n" for line in [*given, *computed]),
             definitions,
             "class ModelNew(nn.Module):\n" + (f"{constructor}\n\n" if constructor else ""),
         ]
@@ -307,7 +320,23 @@ class Writer:
         """Return the lines of `forward`."""
         self._write(self.steps, run)
         result = ", ".join(self._name(root) for root in self.reference.roots)
-        return [*self.lines, f"return {result}" + ("," if self.reference.several and "," not in result else "")]
+        self.lines.append(f"return {result}" + ("," if self.reference.several and "," not in result else ""))
+        return list(self._with_edges()) if self.read_edges else self.lines
+
+    def _with_edges(self) -> Iterator[str]:
+        """Yield the lines of `forward`; an edge is read from a call's result, or computed before it is first used."""
+        for number, line in enumerate(self.lines, 1):
+            code = line.removesuffix(_IF_USED)
+            edge = code.partition(" =")[0].strip()
+            if code != line:
+                later = [one for one in self.lines[number:] if not one.endswith(_IF_USED)]
+                if edge not in self.unread or not any(re.search(rf"\b{edge}\b", one) for one in later):
+                    continue
+                self.unread.discard(edge)
+            for computed in self.reference.sizes.formulas(code, self.unread):
+                self.unread.discard(computed.partition(" ")[0])
+                yield code[: len(code) - len(code.lstrip())] + computed
+            yield code
 
     def _write(self, steps: Sequence[Step], run: Run) -> None:
         for step in steps:
@@ -375,8 +404,11 @@ class Writer:
             self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
 
     def _assign(self, node: Node, text: str) -> None:
-        self.names[id(node)] = self._fresh(stem(node))
-        self.lines.append(f"{self.names[id(node)]} = {_without_outer_parentheses(text)}")
+        name = self.names[id(node)] = self._fresh(stem(node))
+        self.lines.append(f"{name} = {_without_outer_parentheses(text)}")
+        if self.read_edges and text.startswith(_CALLS):
+            edges = [(place, host_text(size)) for place, size in enumerate(node.dims)]
+            self.lines += [f"{edge} = {name}.shape[{place}]{_IF_USED}" for place, edge in edges if edge in self.unread]
 
     def _fresh(self, name: str) -> str:
         number, found = 1, name

@@ -14,6 +14,7 @@ from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, tensors, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
+from cudal1_data.kernelgen.sizes import with_edges
 
 _MAKES = ("randn", "rand", "randint", "randperm", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
@@ -105,7 +106,10 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
             dims = _best(nodes[0], args, named)
         values = opaque(f"{whole}[0]", dims, *operands, dtype=nodes[0].dtype)
         return values, opaque(f"{whole}[1]", dims, *operands, dtype="int64")
-    return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
+    dims = _dims(name, args, named)
+    if name == "interpolate":
+        dims = with_edges(dims, "enlarged")
+    return opaque(whole, dims, *operands, dtype=_dtype(name, nodes, args, named))
 
 
 def _refuse_unread(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> None:
@@ -367,7 +371,8 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
     most = 2 if name.startswith("lp_") else 3
     if len(x.dims) != int(name[-2]) + 2 or len(given) > most or "dilation" in named or "return_indices" in named:
         raise UnsuitableError(f"{name} is read with a batch of maps, and without dilation and return_indices, only")
-    return shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
+    dims = shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
+    return with_edges(dims, name[: -len("2d")])
 
 
 def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:

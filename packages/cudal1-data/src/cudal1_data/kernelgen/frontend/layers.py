@@ -8,6 +8,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import calls, dtypes, lookups, norms, shapes
 from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
 from cudal1_data.kernelgen.ir import FLOATS, Node
+from cudal1_data.kernelgen.sizes import with_edges
 
 _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ReLU": ("relu", ()),
@@ -89,6 +90,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
             return opaque("F.linear({0}, {1})", dims, x, weight, dtype=x.dtype)
         bias = parameter(module, "bias", leaves)
         return opaque("F.linear({0}, {1}, {2})", dims, x, weight, bias, dtype=x.dtype)
+    if module.kind.startswith("Conv"):
+        dims = with_edges(dims, module.name.removeprefix("self."))
     return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
 
 
@@ -166,7 +169,7 @@ def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
     rank = int(module.kind[-2])
     if len(x.dims) != rank + 2:
         raise UnsuitableError(f"{module.name}(...) has an input of shape {x.dims}; templates read a batch of maps")
-    return shapes.windows(x.dims, given), given
+    return with_edges(shapes.windows(x.dims, given), module.name.removeprefix("self.")), given
 
 
 def _triplet(module: Layer, args: Sequence[Value]) -> Value:

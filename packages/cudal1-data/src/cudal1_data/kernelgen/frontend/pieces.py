@@ -132,10 +132,7 @@ def pooled(x: Node, dims: Dims, window: Sequence[int], stride: Sequence[int], *,
         wide = pooled(pointwise("a", x, dtype="float32"), dims, window, stride, average=True)
         return None if wide is None else pointwise("a", wide, dtype=x.dtype)
     first, rank = len(dims) - len(window), len(window)
-    lengths = [
-        size // step if int(size) // int(step) == int(length) and step >= edge and size % step == 0 else length
-        for size, length, step, edge in zip(x.dims[first:], dims[first:], stride, window, strict=True)
-    ]
+    lengths = dims[first:]
     total: Node | None = None
     for places in itertools.product(*map(range, window)):
         part = x

@@ -38,7 +38,7 @@ from cudal1_data.kernelgen.frontend.values import (
 )
 from cudal1_data.kernelgen.frontend.views import without_views_between
 from cudal1_data.kernelgen.ir import Dims, Node, Reference, contiguous
-from cudal1_data.kernelgen.sizes import Size, named
+from cudal1_data.kernelgen.sizes import Size, Table, named
 from cudal1_data.task import parse
 
 _MAX_STEPS = 5000
@@ -100,7 +100,7 @@ class _Reader:
         self.leaves: dict[str, Node] = {}
         self.body: loops.Body | None = None
         """The current loop."""
-        self.sizes: dict[str, str] = {}
+        self.sizes = Table(source)
         self.memory = Memory()
         self.scopes: list[dict[str, Value]] = []
         """Names of the functions that are read, the innermost last."""
