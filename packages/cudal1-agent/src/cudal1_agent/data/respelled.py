@@ -100,6 +100,7 @@ class _Writer:
         self.tree = ast.parse(source)
         self.rng = rng
         self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef))
+        self.half = "bfloat16" in source or ".half()" in source
         nodes = list(ast.walk(self.tree))
         self.taken = {one.id for one in nodes if isinstance(one, ast.Name)}
         self.taken |= {one.arg for one in nodes if isinstance(one, ast.arg)}
@@ -123,7 +124,7 @@ class _Writer:
                 (0.6, lambda: _reuse_names(forward)),
                 (0.5, lambda: _Methods().visit(forward)),
                 (0.5, lambda: _Products().visit(forward)),
-                (0.4, lambda: _Formulas().visit(forward)),
+                (0.4, lambda: _Formulas(in_float32=not self.half).visit(forward)),
                 (0.5, self.join_edges),
                 (0.4, self.inline_inputs),
                 (0.2, self.functions_in_full),
@@ -376,13 +377,23 @@ class _Methods(ast.NodeTransformer):
 
 
 class _Formulas(ast.NodeTransformer):
-    """Writes `torch.square(x)` as `x ** 2`, and the extreme of lines by `torch.max` and `torch.min`."""
+    """Writes formulas for functions, and the extreme of lines by `torch.max` and `torch.min`.
+
+    In half precision, a formula of two operators rounds twice, so it is not the same as the function.
+    """
+
+    def __init__(self, *, in_float32: bool) -> None:
+        self.in_float32 = in_float32
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         match node:
             case ast.Call(ast.Attribute(ast.Name("torch"), "square"), [value]):
                 return ast.BinOp(value, ast.Pow(), ast.Constant(2))
+            case ast.Call(ast.Attribute(ast.Name("F"), "silu"), [ast.Name() as value]) if self.in_float32:
+                return ast.parse(f"{value.id} * torch.sigmoid({value.id})", mode="eval").body
+            case ast.Call(ast.Attribute(ast.Name("torch"), "clamp"), [value], [low, high]):
+                return ast.Call(node.func, [value, low.value, high.value], [])
             case ast.Call(ast.Attribute(ast.Name("torch"), "amax" | "amin" as name), [value]) if node.keywords:
                 function = ast.Attribute(ast.Name("torch", ast.Load()), name.removeprefix("a"), ast.Load())
                 found = ast.Call(function, [value], node.keywords)

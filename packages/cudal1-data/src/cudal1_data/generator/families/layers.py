@@ -6,7 +6,9 @@ needs a further input. A suite has this family only if it is named: `generated:l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from cudal1_data.generator import grid
 from cudal1_data.generator.chain import applied, apply_named, finished
@@ -14,10 +16,11 @@ from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.families.norm import standard
 from cudal1_data.generator.families.pooling import HALVING, pooled
+from cudal1_data.generator.families.softmax import LARGEST_SCORE, shares
 from cudal1_data.generator.maps import Form, convolved, dense_ns, dims_of, set_sizes
 from cudal1_data.generator.products import linear, sides_of
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.reductions import mean, reduced
+from cudal1_data.generator.reductions import LARGEST_EXPONENT, ends, log_mean_exp, mean, reduced
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.values import Value, combine, invariant
 from cudal1_data.generator.vocabulary import Operator
@@ -64,6 +67,8 @@ _NUMBERS = (
     Operator("clamp_low", "torch.clamp({0}, min=-{c})", 0.5, "max(a, -b)", smooth=False, constants=(0.1, 0.5, 1.0)),
     Operator("clamp_high", "torch.clamp({0}, max={c})", 0.5, "min(a, b)", smooth=False, constants=(0.1, 0.5, 1.0)),
 )  # fmt: skip
+_LINE = 256
+"""Usual number of features or channels."""
 _NUMERIC_SHARE = 0.4
 """Share of pointwise steps with a number."""
 
@@ -80,7 +85,7 @@ def layers(program: Program, draw: Draw) -> None:
 def _after_linear(program: Program, draw: Draw) -> None:
     x = program.input("x", ("ROWS", "INNER"))
     h = program.keep(linear(program, draw, x, "INNER", "OUTER", layer=True))
-    h = _steps(program, draw, h, (_normed_row, _reduced_row), ("parameter",))
+    h = _steps(program, draw, h, (_normed_row, _reduced_row, _logsumexp), ("parameter",))
     program.returns(finished(program, draw, h))
     sides_of(program, draw, ("ROWS", "INNER", "OUTER"))
     if "GROUPS" in program.sizes:
@@ -107,7 +112,7 @@ def _after_transposed(program: Program, draw: Draw) -> None:
 
 def _maps(program: Program, draw: Draw, h: Value, x: Value, dense_ns: float, widening: float, growth: float) -> None:
     """Write the steps behind a layer that has `widening` times as many channels and `growth` times as many elements."""
-    h = _steps(program, draw, h, (_pooled, _normed_maps, _mean_of_maps), ("channel",))
+    h = _steps(program, draw, h, (_pooled, _normed_maps, _mean_of_maps, _over_channels, _logsumexp), ("channel",))
     program.returns(finished(program, draw, h))
     program.cost_ns *= widening * growth
     set_sizes(program, draw, x.dims, dense_ns, widths={"OUT": widening}, growth=max(1.0, widening * growth))
@@ -127,18 +132,23 @@ def _transposed(program: Program, draw: Draw, value: Value, window: tuple[int, i
 
 
 def _steps(program: Program, draw: Draw, h: Value, larger: tuple[_Step, ...], kinds: tuple[str, ...]) -> Value:
-    """Write three to five pointwise steps, some with a parameter of the model, and up to two of the larger steps."""
-    pointwise = draw.integer(_MIN_POINTWISE, 5)
+    """Write three to five pointwise steps, some with a parameter of the model, and up to two of the larger steps.
+
+    Shares of the features or channels come last, because they are small.
+    """
+    first, pointwise = h, draw.integer(_MIN_POINTWISE, 5)
     places = [draw.integer(0, pointwise) for _ in range(draw.integer(0, 2))]
     chosen = dict(zip(places, draw.some(larger, len(larger)), strict=False))
     for number in range(pointwise + 1):
         if number in chosen:
-            if h.dims[-1] == "1":
+            if "1" in h.dims[1:]:
                 raise UnsuitableError("only one element is left of a line")
             h = program.keep(chosen[number](program, draw, h))
-        if number < pointwise:
+        if number == 1 and h.dims == first.dims and draw.chance(0.15):
+            h = program.keep(apply_named(program, draw, draw.one(("add", "mul")), h, first))
+        elif number < pointwise:
             h = program.keep(_step(program, draw, h, kinds))
-    return h
+    return _shares(program, h) if "1" not in h.dims[1:] and draw.chance(0.1) else h
 
 
 def _step(program: Program, draw: Draw, h: Value, kinds: tuple[str, ...]) -> Value:
@@ -146,6 +156,8 @@ def _step(program: Program, draw: Draw, h: Value, kinds: tuple[str, ...]) -> Val
     if draw.chance(0.2):
         name = draw.one(("add", "add", "mul", "sub"))
         return apply_named(program, draw, name, h, *sides(program, draw, h.dims, 1, kinds))
+    if draw.chance(0.1):
+        return apply_named(program, draw, "gate", h, h)
     for _ in range(_ATTEMPTS):
         try:
             if h.node.operator not in ("scale", "shift") and draw.chance(_NUMERIC_SHARE):
@@ -191,7 +203,47 @@ def _normed(program: Program, draw: Draw, h: Value, name: str, text: str) -> Val
 
 
 def _reduced_row(program: Program, draw: Draw, h: Value) -> Value:
-    return reduced(program, draw, h, "rows", keepdim=True, names=("mean", "amax", "amin", "log_mean_exp"))
+    result = reduced(program, draw, h, "rows", keepdim=True, names=("mean", "amax", "amin"))
+    return replace(result, text=result.text.replace("dim=-1", "dim=1"))
+
+
+def _over_channels(program: Program, draw: Draw, h: Value) -> Value:
+    name = draw.one(("amax", "amin", "mean"))
+    sample = grid.columns({"amax": max, "amin": min, "mean": mean}[name], h.grid)
+    if name == "mean" and not grid.stands_out(h.grid.values, grid.COLUMNS):
+        raise UnsuitableError("means of channels are nearly equal")
+    if name != "mean" and ends(h, above=name == "amax"):
+        raise UnsuitableError(f"{name} meets a bound")
+    return _over_features(program, h, name, sample)
+
+
+def _logsumexp(program: Program, draw: Draw, h: Value) -> Value:
+    over = grid.rows if len(h.dims) == len(("ROWS", "OUTER")) else grid.columns
+    sample = over(lambda line: log_mean_exp(line) + math.log(_LINE), h.grid)
+    if h.bounds.high > LARGEST_EXPONENT and program.dtype == "float16":
+        raise UnsuitableError("exponentials overflow float16")
+    return _over_features(program, h, "logsumexp", sample)
+
+
+def _over_features(program: Program, h: Value, name: str, sample: grid.Grid | None) -> Value:
+    """Write a reduction over the second dimension."""
+    if sample is None or not grid.informative(sample, grid.OF_EXTREMES):
+        raise UnsuitableError(f"{name} is not informative")
+    program.cost_ns += 2.0
+    text = f"torch.{name}({h.text}, dim=1, keepdim=True)"
+    return combine(name, text, (h.dims[0], "1", *h.dims[2:]), sample, h, detail="features", bends=True)
+
+
+def _shares(program: Program, h: Value) -> Value:
+    """Write a softmax over the second dimension."""
+    over = grid.rows if len(h.dims) == len(("ROWS", "OUTER")) else grid.columns
+    sample = over(shares, h.grid)
+    if max(map(abs, h.grid.values)) > LARGEST_SCORE or invariant(h, ("shift",)):
+        raise UnsuitableError("exponentials amplify rounding errors of large scores, or the shares cancel a shift")
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("shares are not informative")
+    program.cost_ns += 3.0
+    return combine("softmax", f"torch.softmax({h.text}, dim=1)", h.dims, sample, h, detail="features", bends=True)
 
 
 def _mean_of_maps(program: Program, draw: Draw, h: Value) -> Value:

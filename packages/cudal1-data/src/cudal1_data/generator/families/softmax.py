@@ -20,10 +20,11 @@ from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Value, combine, invariant, is_even, undoes
 
 
-def _softmax(line: Samples) -> Samples:
+def shares(line: Samples) -> Samples:
+    """Return one line after a softmax, times its length."""
     largest = max(line)
-    shares = [math.exp(value - largest) for value in line]
-    return [len(line) * share / math.fsum(shares) for share in shares]
+    parts = [math.exp(value - largest) for value in line]
+    return [len(line) * part / math.fsum(parts) for part in parts]
 
 
 def _log_softmax(line: Samples) -> Samples:
@@ -57,7 +58,7 @@ _FORMS = (
           "gates / torch.mean(gates, dim={dim}, keepdim=True)", 4.0, ("square", "shift")),
 )  # fmt: skip
 
-_LARGEST_SCORE = 6.0
+LARGEST_SCORE = 6.0
 """Maximum score among the samples; the largest of a real row is about twice that, of squares four times."""
 
 _GATES: dict[str, Callable[[float], float]] = {
@@ -102,7 +103,7 @@ def _masked(program: Program, h: Value) -> Value:
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     # Gradients of small shares' logarithms are near zero.
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
-    largest = _LARGEST_SCORE / 2 if _squared(h.node) else _LARGEST_SCORE
+    largest = LARGEST_SCORE / 2 if _squared(h.node) else LARGEST_SCORE
     if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
         raise UnsuitableError("exponentials amplify rounding errors of large scores")
     inner = form.parts[0] if form.parts else "softmax"
@@ -118,7 +119,7 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
         sample = over(lambda line: _normalised([gate(value) for value in line]), h.grid)
     else:
         sign = -1.0 if form.name == "softmin" else 1.0
-        sample = over(lambda line: _softmax([sign * value for value in line]), h.grid)
+        sample = over(lambda line: shares([sign * value for value in line]), h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("shares are not informative")
     program.cost_ns += form.cost_ns + (4.0 if dim == -2 else 0.0)
