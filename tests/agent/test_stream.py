@@ -44,6 +44,16 @@ def made(text: str | tuple[str, ...] = "generated:softmax+elementwise?seed=3", *
     return make_stream(text, **{**values, **more})
 
 
+def test_only_kernels_of_taught_backends_are_answers() -> None:
+    both, one = (made(device="cuda", have={"triton"}, per_task=8, taught=taught) for taught in ((), ("triton",)))
+    programs = both.programs(0)
+    assert programs == one.programs(0)
+    assert {program.backend for program in answers(programs)} == {"triton", "cuda-nvrtc"}
+    assert {program.backend for program in answers(programs, ("triton",))} == {"triton"}
+    assert answers(programs, ("cuda-load-inline",)) == []
+    assert 0 < len(one.pairs(0)) < len(both.pairs(0))
+
+
 def test_the_tasks_of_several_streams_alternate() -> None:
     first, second = made("generated:softmax?seed=3"), made("generated:layers?seed=3")
     both = made(("generated:softmax?seed=3", "generated:layers?seed=3"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from cudal1_data.suggest import did_you_mean
+from cudal1_data.techniques import Backend
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 StageName = Literal["sft", "self_train", "contrast"]
@@ -125,6 +126,9 @@ class SftSettings(Frozen):
     respelled: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the stream's tasks that are written as other people would write them: with other names, layers for
     functions, one operation a line. Held-out tasks are not."""
+    taught: tuple[Backend, ...] = ()
+    """Backends of the kernels that a stream teaches as answers; all that templates write for the device by default. The
+    others may be exemplars."""
     workers: int | None = Field(default=None, ge=0)
     """Processes that render the stream; None uses all cores but one, 0 the trainer's process."""
     unverified: bool = False

@@ -79,6 +79,8 @@ class Stream:
     """Tasks that are never learnt, nor others that are the same program."""
     sizes: tuple[Task, ...] = field(default=(), repr=False)
     """Training tasks at sizes that are never learnt."""
+    taught: tuple[Backend, ...] = ()
+    """Backends of the kernels that are learnt as answers; all by default. The others may be exemplars."""
     respelled: float = 0.0
     """Share of tasks whose references, and so their programs, are written in another style (`respelled`)."""
 
@@ -124,7 +126,7 @@ class Stream:
     def pairs(self, number: int) -> list[Choices]:
         """Return the training examples of a task: each answer once, in an order drawn from seed and number."""
         programs = self.programs(number)
-        learnt = answers(programs)
+        learnt = answers(programs, self.taught)
         rng = np.random.default_rng([self.seed, 8, number])
 
         def prompt_of(task: Task, shown: Sequence[Exemplar]) -> str:
@@ -143,8 +145,12 @@ class Stream:
         return made
 
 
-def answers(programs: Sequence[Program]) -> list[Program]:
+def answers(programs: Sequence[Program], taught: tuple[Backend, ...] = ()) -> list[Program]:
     """Return the programs of a task that are learnt as answers; all of them may be shown as exemplars.
+
+    Args:
+        programs: The task's programs.
+        taught: Backends of the kernels among the answers; all by default. A task that has only others has no answers.
 
     These are the kernels, or, if there are none, all programs but copies of the reference. In the bundled corpus,
     PyTorch programs of templates are no faster than the reference in the median (plain 1.00, captured 0.99, operators
@@ -152,6 +158,8 @@ def answers(programs: Sequence[Program]) -> list[Program]:
     little else under greedy decoding (docs/log.md).
     """
     kernels = [one for one in programs if one.backend not in ("", "pytorch")]
+    if kernels and taught:
+        return [one for one in kernels if one.backend in taught]
     return kernels or [one for one in programs if not is_copy(one.source, one.task.source)]
 
 
@@ -165,6 +173,7 @@ def make_stream(
     have: Set[str],
     held_out: Sequence[Task] = (),
     sizes: Sequence[Task] = (),
+    taught: Sequence[Backend] = (),
     respelled: float = 0.0,
 ) -> Stream:
     """Return the stream of a text such as `generated:softmax+scan?seed=7`, or of several, whose tasks alternate.
@@ -178,6 +187,7 @@ def make_stream(
         have: What the machine has, see `cudal1_data.usable_variants`.
         held_out: Tasks that are never learnt.
         sizes: Training tasks at sizes that are never learnt.
+        taught: Backends of the kernels that are learnt as answers; all by default.
         respelled: Share of tasks that are written in another style.
 
     Raises:
@@ -193,6 +203,7 @@ def make_stream(
         backends=tuple(one for one in BACKENDS[device] if one != "triton" or "triton" in have),
         held_out=tuple(held_out),
         sizes=tuple(sizes),
+        taught=tuple(taught),
         respelled=respelled,
     )
 

@@ -238,6 +238,7 @@ def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style,
         have=available_needs(),
         held_out=tasks.held_out,
         sizes=tasks.held_out_sizes,
+        taught=settings.sft.taught,
         respelled=settings.sft.respelled,
     )
 
