@@ -53,7 +53,7 @@ _WINDOWS = (
 """Transposed convolutions: kernel, stride, padding, output padding, and the edge of the result."""
 _ACTIVATIONS = (
     "relu", "leaky_relu", "gelu", "gelu_tanh", "tanh", "sigmoid", "softplus", "mish", "hardswish", "elu", "selu",
-    "silu", "logsigmoid", "softsign", "abs", "square",
+    "silu", "logsigmoid", "softsign", "square",
 )  # fmt: skip
 _NUMBERS = (
     Operator("scale", "{0} * {c}", 0.5, "a * b", linear=True, infix=True, constants=(0.1, 0.5, 1.5, 2.0, 3.0)),
