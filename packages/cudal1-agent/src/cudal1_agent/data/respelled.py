@@ -297,6 +297,8 @@ class _Writer:
         own = {one.id for one in nodes if isinstance(one, ast.Name)}
         variables = own.intersection("huvsp") - {one.arg for one in nodes if isinstance(one, ast.arg)}
         choices = {**_CONSTANTS, **_INPUTS, **dict.fromkeys(variables, _LOCALS)}
+        if "HEIGHT" in own:
+            choices["WIDTH"] = ("width", "W")
         for name in sorted(own & choices.keys()):
             chosen = str(self.rng.choice(choices[name]))
             chosen = mark(chosen) if name in _CONSTANTS else chosen
@@ -305,8 +307,9 @@ class _Writer:
         for one in ast.walk(self.model):
             match one:
                 case ast.Assign([ast.Attribute(ast.Name("self"), str(name))], ast.Call(ast.Attribute(_, str(layer)))):
-                    words = _SIDE_NAMES if name in _SIDES else _LAYER_NAMES.get(layer.rstrip("123d"))
-                    chosen = name if words is None else str(self.rng.choice(words))
+                    words = _SIDE_NAMES if name in _SIDES else _LAYER_NAMES.get(layer.rstrip("123d"), (name,))
+                    other = {"1d", "2d", "3d"}.difference((layer[-2:],))
+                    chosen = str(self.rng.choice([word for word in words if not any(rank in word for rank in other)]))
                     if chosen != name:
                         members[name] = _fresh(chosen, self.members)
                 case _:
