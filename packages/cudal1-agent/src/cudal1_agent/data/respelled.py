@@ -12,6 +12,17 @@ from typing import cast
 
 import numpy as np
 
+from cudal1_agent.data.spelling import (
+    is_number,
+    is_operation,
+    is_straight,
+    one_a_line,
+    reuse_names,
+    with_formulas,
+    with_methods,
+    with_products,
+)
+
 _CONSTANTS = {
     "BATCH": ("batch_size", "batch", "B", "N"),
     "ROWS": ("batch_size", "rows", "M", "seq_len", "num_rows"),
@@ -77,8 +88,6 @@ _NUMBERS: dict[type[ast.operator], tuple[str, ...]] = {
 _ARGUMENTS = {"min": "min_value", "max": "max_value", "min_val": "min_val", "max_val": "max_val"}
 """Names of numbers that functions receive by keyword."""
 _EDGES = (("DEPTH", "HEIGHT", "WIDTH"), ("HEIGHT", "WIDTH"))
-_METHODS = frozenset(("abs", "amax", "cumsum", "exp", "mean", "relu", "sigmoid", "sqrt", "square", "sum", "tanh"))
-"""Functions of torch that a tensor has as methods."""
 _KERNEL_SIZE = 2
 """Place of the kernel size among a convolution's arguments."""
 _HYPERPARAMETERS = ("stride", "padding", "dilation", "groups")
@@ -119,12 +128,12 @@ class _Writer:
                 (0.6, lambda: self.name_numbers(forward)),
                 (0.4, self.name_shapes),
                 (0.7, self.constructor),
-                (0.5, lambda: self.one_a_line(forward)),
+                (0.5, lambda: one_a_line(forward, self.local)),
                 (0.5, lambda: self.name_the_result(forward)),
-                (0.6, lambda: _reuse_names(forward)),
-                (0.5, lambda: _Methods().visit(forward)),
-                (0.5, lambda: _Products().visit(forward)),
-                (0.4, lambda: _Formulas(in_float32=not self.half).visit(forward)),
+                (0.6, lambda: reuse_names(forward)),
+                (0.5, lambda: with_methods(forward)),
+                (0.5, lambda: with_products(forward)),
+                (0.4, lambda: with_formulas(forward, half=self.half)),
                 (0.5, self.join_edges),
                 (0.4, self.inline_inputs),
                 (0.2, self.functions_in_full),
@@ -138,6 +147,10 @@ class _Writer:
     def fresh(self, name: str) -> str:
         """Return a name that nothing has yet, with a number if needed."""
         return _fresh(name, self.taken)
+
+    def local(self) -> str:
+        """Return a new name for a variable."""
+        return self.fresh(str(self.rng.choice(_LOCALS)))
 
     def constructor(self) -> ast.FunctionDef:
         """Return the constructor; add one that does nothing if there is none."""
@@ -189,11 +202,11 @@ class _Writer:
 
     def name_numbers(self, forward: ast.FunctionDef) -> None:
         """Make numbers beside tensors attributes of the model, from constants that the constructor receives."""
-        if not _is_straight(forward):
+        if not is_straight(forward):
             return
 
         def named(value: ast.expr, name: str) -> ast.expr:
-            if not _is_number(value) or self.rng.random() < 0.2:
+            if not is_number(value) or self.rng.random() < 0.2:
                 return value
             received = self.receive(name, value)
             self.constructor().body.extend(ast.parse(f"self.{received.id} = {received.id}").body)
@@ -202,7 +215,7 @@ class _Writer:
 
         for node in list(ast.walk(forward)):
             match node:
-                case ast.BinOp(left, op, right) if type(op) in _NUMBERS and _is_operation(node):
+                case ast.BinOp(left, op, right) if type(op) in _NUMBERS and is_operation(node):
                     name = str(self.rng.choice(_NUMBERS[type(op)]))
                     node.left, node.right = named(left, name), named(right, name)
                 case ast.Call(ast.Attribute(_, "leaky_relu"), [value, slope]):
@@ -253,8 +266,8 @@ class _Writer:
     def name_the_result(self, forward: ast.FunctionDef) -> None:
         """Assign the result to a name before it is returned."""
         last = cast(ast.Return, forward.body[-1])
-        if _is_straight(forward) and last.value is not None and not isinstance(last.value, ast.Name):
-            name = self.fresh(str(self.rng.choice(_LOCALS)))
+        if is_straight(forward) and last.value is not None and not isinstance(last.value, ast.Name):
+            name = self.local()
             forward.body.insert(-1, ast.Assign([ast.Name(name, ast.Store())], last.value))
             last.value = ast.Name(name, ast.Load())
 
@@ -278,16 +291,6 @@ class _Writer:
                     call.func, call.args, call.keywords = ast.parse(own, mode="eval").body, call.args[:1], []
                 case _:
                     pass
-
-    def one_a_line(self, forward: ast.FunctionDef) -> None:
-        """Assign each nested operation to a name of its own."""
-        if not _is_straight(forward):
-            return
-        body: list[ast.stmt] = []
-        for line in cast("list[ast.Assign | ast.Return]", forward.body):
-            line.value = _Operands(self, body).visit(cast(ast.expr, line.value))
-            body.append(line)
-        forward.body = body
 
     def rename(self) -> None:
         """Rename constants, inputs, variables and layers."""
@@ -340,92 +343,8 @@ def _apply(tree: ast.AST, names: Mapping[str, str], members: Mapping[str, str]) 
                 pass
 
 
-class _Operands(ast.NodeTransformer):
-    """Assigns the operations among the operands of an expression to names, in lines that it adds to `body`."""
-
-    def __init__(self, writer: _Writer, body: list[ast.stmt]) -> None:
-        self.writer = writer
-        self.body = body
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.args = [self.named(one) for one in node.args]
-        return node
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        node.left, node.right = self.named(node.left), self.named(node.right)
-        return node
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return node  # operations inside anything else stay where they are
-
-    def named(self, node: ast.expr) -> ast.expr:
-        node = self.visit(node)
-        if not _is_operation(node):
-            return node
-        name = self.writer.fresh(str(self.writer.rng.choice(_LOCALS)))
-        self.body.append(ast.Assign([ast.Name(name, ast.Store())], node))
-        return ast.Name(name, ast.Load())
-
-
-class _Methods(ast.NodeTransformer):
-    """Writes `torch.sum(x, dim=1)` as `x.sum(dim=1)`."""
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(ast.Attribute(ast.Name("torch"), str(name)), [value, *rest]) if name in _METHODS:
-                return ast.Call(ast.Attribute(value, name, ast.Load()), rest, node.keywords)
-            case _:
-                return node
-
-
-class _Formulas(ast.NodeTransformer):
-    """Writes formulas for functions, and the extreme of lines by `torch.max` and `torch.min`.
-
-    In half precision, a formula of two operators rounds twice, so it is not the same as the function.
-    """
-
-    def __init__(self, *, in_float32: bool) -> None:
-        self.in_float32 = in_float32
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(ast.Attribute(ast.Name("torch"), "square"), [value]):
-                return ast.BinOp(value, ast.Pow(), ast.Constant(2))
-            case ast.Call(ast.Attribute(ast.Name("F"), "silu"), [ast.Name() as value]) if self.in_float32:
-                return ast.parse(f"{value.id} * torch.sigmoid({value.id})", mode="eval").body
-            case ast.Call(ast.Attribute(ast.Name("torch"), "clamp"), [value], [low, high]):
-                return ast.Call(node.func, [value, low.value, high.value], [])
-            case ast.Call(ast.Attribute(ast.Name("torch"), "amax" | "amin" as name), [value]) if node.keywords:
-                function = ast.Attribute(ast.Name("torch", ast.Load()), name.removeprefix("a"), ast.Load())
-                found = ast.Call(function, [value], node.keywords)
-                return ast.Subscript(found, ast.Constant(0), ast.Load())
-            case _:
-                return node
-
-
-class _Products(ast.NodeTransformer):
-    """Writes `a @ b` as `torch.matmul(a, b)`."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        if not isinstance(node.op, ast.MatMult):
-            return node
-        function = ast.Attribute(ast.Name("torch", ast.Load()), "matmul", ast.Load())
-        return ast.Call(function, [node.left, node.right], [])
-
-
 def _functions(body: Sequence[ast.stmt]) -> dict[str, ast.FunctionDef]:
     return {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
-
-
-def _is_number(node: ast.expr) -> bool:
-    match node:
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float())) | ast.Constant(int() | float()):
-            return True
-        case _:
-            return False
 
 
 def _is_shape(dims: Sequence[ast.expr]) -> bool:
@@ -436,34 +355,3 @@ def _is_shape(dims: Sequence[ast.expr]) -> bool:
 def _constant(node: ast.expr) -> ast.expr:
     """Return the constant that a constructor receives under its name in lower case."""
     return ast.Name(node.id.upper(), ast.Load()) if isinstance(node, ast.Name) else node
-
-
-def _is_straight(forward: ast.FunctionDef) -> bool:
-    """Return whether a function assigns names and then returns a value, and nothing else."""
-    *lines, last = forward.body
-    names = [one.targets[0] for one in lines if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)]
-    return isinstance(last, ast.Return) and len(names) == len(lines) == len({one.id for one in names})
-
-
-def _is_operation(node: ast.expr) -> bool:
-    """Return whether an expression makes a tensor that may have a name of its own."""
-    if isinstance(node, ast.BinOp):
-        return any(isinstance(one, ast.Name) and one.id.islower() for one in ast.walk(node))
-    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("torch.", "F.", "self."))
-
-
-def _reuse_names(forward: ast.FunctionDef) -> None:
-    """Give a variable the name of an input or variable that is not used any more."""
-    if not _is_straight(forward):
-        return
-    used = [[one for one in ast.walk(line) if isinstance(one, ast.Name)] for line in forward.body]
-    last = {one.id: place for place, names in enumerate(used) for one in names if isinstance(one.ctx, ast.Load)}
-    now: dict[str, str] = {one.arg: one.arg for one in forward.args.args[1:]}
-    for place, names in enumerate(used):
-        read = [one for one in names if isinstance(one.ctx, ast.Load) and one.id in now]
-        ended = [now[one.id] for one in read if last[one.id] == place]
-        for one in read:
-            one.id = now[one.id]
-        for one in names:
-            if isinstance(one.ctx, ast.Store):
-                now[one.id] = one.id = ended[0] if ended else one.id
