@@ -55,6 +55,7 @@ _LAYER_NAMES = {
     "AvgPool": ("avg_pool", "avgpool", "pool"),
     "AdaptiveAvgPool": ("global_avg_pool", "avg_pool", "pool"),
     "GroupNorm": ("group_norm", "norm", "gn"),
+    "BatchNorm": ("batch_norm", "bn", "norm"),
     "InstanceNorm": ("instance_norm", "norm"),
     "LayerNorm": ("layer_norm", "norm", "ln"),
 }
@@ -192,7 +193,9 @@ class _Writer:
                 for one in call.keywords:
                     if one.arg in _HYPERPARAMETERS and isinstance(one.value, ast.Constant):
                         one.value = self.receive(str(one.arg), one.value)
-            elif "Pool" in layer and "Adaptive" not in layer and isinstance(call.args[0], ast.Constant):
+            elif "Adaptive" in layer:
+                call.args = [ast.Tuple(call.args * int(layer[-2]), ast.Load())]
+            elif "Pool" in layer and isinstance(call.args[0], ast.Constant):
                 call.args[0] = self.receive("pool_kernel_size", call.args[0])
             elif "LeakyReLU" in layer and call.args:
                 call.args[0] = self.receive("negative_slope", call.args[0])

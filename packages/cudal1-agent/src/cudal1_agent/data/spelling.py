@@ -73,13 +73,18 @@ class _Methods(ast.NodeTransformer):
 
 
 class _Formulas(ast.NodeTransformer):
-    """Writes formulas for functions, and the extreme of lines by `torch.max` and `torch.min`.
+    """Writes formulas for functions, the extreme of lines by `torch.max` and `torch.min`, and dimensions as lists.
 
     In half precision, a formula of two operators rounds twice, so it is not the same as the function.
     """
 
     def __init__(self, *, in_float32: bool) -> None:
         self.in_float32 = in_float32
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        if node.arg == "dim" and isinstance(node.value, ast.Tuple):
+            node.value = ast.List(node.value.elts, ast.Load())
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)

@@ -176,23 +176,27 @@ def _pooled(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _normed_row(program: Program, draw: Draw, h: Value) -> Value:
-    name, text = draw.one((("layer_norm", "nn.LayerNorm(OUTER)"), ("group_norm", "nn.GroupNorm(GROUPS, OUTER)")))
-    return _normed(program, draw, h, name, text)
+    forms = [("layer_norm", "nn.LayerNorm(OUTER)"), ("group_norm", "nn.GroupNorm(GROUPS, OUTER)")]
+    forms += [("batch_norm", "nn.BatchNorm1d(OUTER)")] * (program.dtype == "float32")
+    return _normed(program, draw, h, *draw.one(forms))
 
 
 def _normed_maps(program: Program, draw: Draw, h: Value) -> Value:
     rank = len(h.dims) - 2
-    instances, groups = ("instance_norm", f"nn.InstanceNorm{rank}d(OUT)"), ("group_norm", "nn.GroupNorm(GROUPS, OUT)")
-    return _normed(program, draw, h, *draw.one((instances, groups)))
+    forms = [("instance_norm", f"nn.InstanceNorm{rank}d(OUT)"), ("group_norm", "nn.GroupNorm(GROUPS, OUT)")]
+    forms += [("batch_norm", f"nn.BatchNorm{rank}d(OUT)")] * (program.dtype == "float32")
+    return _normed(program, draw, h, *draw.one(forms))
 
 
 def _normed(program: Program, draw: Draw, h: Value, name: str, text: str) -> Value:
     """Write a normalisation by a layer of the model."""
     if invariant(h, ("scale", "shift")):
         raise UnsuitableError("the normalisation cancels the last operator")
-    if not grid.even(h.grid, grid.ROWS) or grid.repeats(h.grid, grid.ROWS):
+    across = name == "batch_norm" and len(h.dims) == len(("ROWS", "OUTER"))
+    lines = grid.COLUMNS if across else grid.ROWS
+    if not grid.even(h.grid, lines) or grid.repeats(h.grid, lines):
         raise UnsuitableError("a line is nearly constant, or may be")
-    sample = grid.rows(standard, h.grid)
+    sample = (grid.columns if across else grid.rows)(standard, h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("normalised values are not informative")
     if name == "group_norm":
