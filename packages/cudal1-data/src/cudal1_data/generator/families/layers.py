@@ -85,7 +85,7 @@ def layers(program: Program, draw: Draw) -> None:
 def _after_linear(program: Program, draw: Draw) -> None:
     x = program.input("x", ("ROWS", "INNER"))
     h = program.keep(linear(program, draw, x, "INNER", "OUTER", layer=True))
-    h = _steps(program, draw, h, (_normed_row, _reduced_row, _logsumexp), ("parameter",))
+    h = _steps(program, draw, h, (_normed_row, _normed_row, _reduced_row, _logsumexp), ("parameter",))
     program.returns(finished(program, draw, h))
     sides_of(program, draw, ("ROWS", "INNER", "OUTER"))
     if "GROUPS" in program.sizes:
@@ -112,7 +112,8 @@ def _after_transposed(program: Program, draw: Draw) -> None:
 
 def _maps(program: Program, draw: Draw, h: Value, x: Value, dense_ns: float, widening: float, growth: float) -> None:
     """Write the steps behind a layer that has `widening` times as many channels and `growth` times as many elements."""
-    h = _steps(program, draw, h, (_pooled, _normed_maps, _mean_of_maps, _over_channels, _logsumexp), ("channel",))
+    larger = (_pooled, _normed_maps, _normed_maps, _mean_of_maps, _over_channels, _logsumexp)
+    h = _steps(program, draw, h, larger, ("channel",))
     program.returns(finished(program, draw, h))
     program.cost_ns *= widening * growth
     set_sizes(program, draw, x.dims, dense_ns, widths={"OUT": widening}, growth=max(1.0, widening * growth))
@@ -137,7 +138,7 @@ def _steps(program: Program, draw: Draw, h: Value, larger: tuple[_Step, ...], ki
     Shares of the features or channels come last, because they are small.
     """
     first, pointwise = h, draw.integer(_MIN_POINTWISE, 5)
-    places = [draw.integer(0, pointwise) for _ in range(draw.integer(0, 2))]
+    places = [draw.integer(0, pointwise) for _ in range(draw.one((0, 1, 1, 2)))]
     chosen = dict(zip(places, draw.some(larger, len(larger)), strict=False))
     for number in range(pointwise + 1):
         if number in chosen:
@@ -177,14 +178,14 @@ def _pooled(program: Program, draw: Draw, h: Value) -> Value:
 
 def _normed_row(program: Program, draw: Draw, h: Value) -> Value:
     forms = [("layer_norm", "nn.LayerNorm(OUTER)"), ("group_norm", "nn.GroupNorm(GROUPS, OUTER)")]
-    forms += [("batch_norm", "nn.BatchNorm1d(OUTER)")] * (program.dtype == "float32")
+    forms += [("batch_norm", "nn.BatchNorm1d(OUTER)")] * (2 if program.dtype == "float32" else 0)
     return _normed(program, draw, h, *draw.one(forms))
 
 
 def _normed_maps(program: Program, draw: Draw, h: Value) -> Value:
     rank = len(h.dims) - 2
     forms = [("instance_norm", f"nn.InstanceNorm{rank}d(OUT)"), ("group_norm", "nn.GroupNorm(GROUPS, OUT)")]
-    forms += [("batch_norm", f"nn.BatchNorm{rank}d(OUT)")] * (program.dtype == "float32")
+    forms += [("batch_norm", f"nn.BatchNorm{rank}d(OUT)")] * (2 if program.dtype == "float32" else 0)
     return _normed(program, draw, h, *draw.one(forms))
 
 
@@ -192,6 +193,8 @@ def _normed(program: Program, draw: Draw, h: Value, name: str, text: str) -> Val
     """Write a normalisation by a layer of the model."""
     if invariant(h, ("scale", "shift")):
         raise UnsuitableError("the normalisation cancels the last operator")
+    if name in ("batch_norm", "instance_norm") and (invariant(h, ("add", "sub", "mul")) or "bias" in h.node.detail):
+        raise UnsuitableError("the normalisation cancels a bias of its lines")
     across = name == "batch_norm" and len(h.dims) == len(("ROWS", "OUTER"))
     lines = grid.COLUMNS if across else grid.ROWS
     if not grid.even(h.grid, lines) or grid.repeats(h.grid, lines):
@@ -203,7 +206,8 @@ def _normed(program: Program, draw: Draw, h: Value, name: str, text: str) -> Val
         program.size("GROUPS", 2, draw.one((8, 16)))
     program.cost_ns += 2.5
     detail = "rows" if name == "layer_norm" else ""
-    return combine(name, f"{program.member('norm', text)}({h.text})", h.dims, sample, h, detail=detail, bends=True)
+    layer = program.member(program.free(("norm", "norm2")), text)
+    return combine(name, f"{layer}({h.text})", h.dims, sample, h, detail=detail, bends=True)
 
 
 def _reduced_row(program: Program, draw: Draw, h: Value) -> Value:
