@@ -182,6 +182,9 @@ def calibrate(log: Callable[[str], None]) -> Spread:
 
     Returns:
         The spread, which is also saved for this machine's CPU or for the GPU.
+
+    Raises:
+        MachineError: Other programs disturb the machine so much that a spread says nothing.
     """
     trials: list[TrialSamples] = []
     device = resolve_device("auto")
@@ -194,7 +197,10 @@ def calibrate(log: Callable[[str], None]) -> Spread:
             identity = judge.device.identity
             trials.extend(measure_against_itself(judge, task, _CALIBRATION_LAUNCHES))
         log(f"{task.id}: {_CALIBRATION_LAUNCHES} trials")
-    spread = calibrate_spread(trials)
+    try:
+        spread = calibrate_spread(trials)
+    except ValueError as error:
+        raise MachineError(f"nothing is calibrated: {error}; stop other programs and try again") from error
     log(f"kept in {save_spread(spread, device, identity)}; the default was {100 * DEFAULT_SPREAD.sigma:.2f} %")
     return spread
 

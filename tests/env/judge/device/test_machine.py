@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cudal1_data import Task
+from cudal1_data import Task, load_task
 from cudal1_env import doctor
 from cudal1_env.calibration import load_spread
 from cudal1_env.cli import main
@@ -25,7 +25,7 @@ from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.measure.headroom import memory_missing, usual_memory
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.records import Evaluation, Status
-from cudal1_env.stats import DEFAULT_SPREAD
+from cudal1_env.stats import DEFAULT_SPREAD, TrialSamples
 from cudal1_worker.sandbox import Spec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -293,13 +293,23 @@ def test_a_calibration_is_kept_for_the_device_that_was_used(tmp_path: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(doctor, "_CALIBRATION_TASKS", 1)
-    once = doctor.measure_against_itself
-    monkeypatch.setattr(doctor, "measure_against_itself", lambda judge, task, count: once(judge, task, 1) * 5)
+    trials = [TrialSamples((1.0, 1.01, 1.0), (1.0, 1.0, factor)) for factor in (1.01, 1.0, 1.02, 1.01, 1.0)]
+    monkeypatch.setattr(doctor, "measure_against_itself", lambda judge, task, count: trials)
     told: list[str] = []
     spread = doctor.calibrate(told.append)
     assert load_spread("cpu") == spread
     assert load_spread("cuda", "00-aa") == DEFAULT_SPREAD
     assert "kept in" in told[-1]
+    trials[0] = TrialSamples((1.0, 1.0, 1.0), (90.0, 91.0, 90.0))
+    with pytest.raises(MachineError, match=r"trials of the same code differ by a factor of 7\.\d; stop other programs"):
+        doctor.calibrate(told.append)
+    assert load_spread("cpu") == spread
+
+
+def test_a_reference_is_measured_against_itself(judge: Judge) -> None:
+    (trial, *_) = doctor.measure_against_itself(judge, load_task("starter/swish_chain"), 1)
+    assert trial.pairs >= 2
+    assert min(*trial.reference_ms, *trial.candidate_ms) > 0.0
 
 
 def test_a_fault_of_the_commands_own_is_no_verdict(

@@ -147,7 +147,7 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
         trials: At least five, of the same code in both arms, best from several tasks and of 20 pairs or more each.
 
     Raises:
-        ValueError: There are fewer than five trials, or a trial has fewer than two pairs.
+        ValueError: There are fewer than five trials, a trial has fewer than two pairs, or trials differ e-fold.
 
     >>> still = TrialSamples((1.0, 1.0), (1.0, 1.0))
     >>> calibrate_spread([still] * 5)
@@ -174,4 +174,6 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
         found = minimize(unlikeliness, bounds=bounds, method="bounded")
         squared = math.exp(float(found.x))
     freedom = float(np.sum((squared / (squared + within)) ** 2))
+    if squared >= 1.0:
+        raise ValueError(f"trials of the same code differ by a factor of {math.exp(math.sqrt(squared)):.1f}")
     return Spread(sigma=math.sqrt(squared), degrees_of_freedom=max(freedom, 1.0))
