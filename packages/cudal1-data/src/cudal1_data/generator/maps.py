@@ -106,6 +106,51 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
     return combine(form.name, f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
 
 
+def grown(
+    program: Program,
+    draw: Draw,
+    value: Value,
+    window: tuple[int, int, int, int],
+    *,
+    out: str = "",
+    groups: int = 1,
+    bias: bool | None = None,
+) -> Value:
+    """Convolve transposed with a layer of the model.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        value: Feature maps.
+        window: Kernel, stride, padding, output padding.
+        out: Constant with the number of output channels; empty for that of the input.
+        groups: Groups of channels.
+        bias: Whether to add a bias; drawn by default.
+    """
+    kernel, stride, padding, more = window
+    rank, channels = len(value.dims) - 2, value.dims[1]
+    words = [channels, out or channels, str(kernel)]
+    words += [f"stride={stride}"] if stride > 1 else []
+    words += [f"padding={padding}"] if padding else []
+    words += [f"output_padding={more}"] if more else []
+    words += [f"groups={groups}"] if groups > 1 else []
+    bias = draw.chance(0.5) if bias is None else bias
+    words += [] if bias else ["bias=False"]
+    layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
+    beyond = (
+        kernel - stride - 2 * padding + more
+    )  # (edge - 1) * stride - 2 * padding + kernel + more, from torch's docs
+    space = tuple(f"{stride} * {dim}" if stride > 1 else dim for dim in value.dims[2:])
+    if beyond:
+        space = tuple(f"{dim} {'+' if beyond > 0 else '-'} {abs(beyond)}" for dim in space)
+    # Fewer terms than the initialisation assumes: each output meets one window point in `stride`.
+    sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
+    detail = f"{rank}d, {kernel}/{stride}" + (f"{beyond:+d}" if beyond else "")
+    detail += (", bias" if bias else "") + (", grouped" if groups > 1 else "")
+    dims = (value.dims[0], out or channels, *space)
+    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
+
+
 def set_sizes(
     program: Program,
     draw: Draw,

@@ -38,10 +38,8 @@ class Size(int):
     """The expression in a kernel, without parentheses around it."""
     names: dict[str, str]
     """Python expression by name in kernels; shared by all sizes of a reference."""
-    formula: str
-    """Expression of an edge of maps (`Table`), whose `host` is a name; empty for other sizes."""
 
-    def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str], formula: str = "") -> Size:
+    def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str]) -> Size:
         """Create a size.
 
         Args:
@@ -49,10 +47,9 @@ class Size(int):
             host: Its expression in Python.
             kernel: Its expression in kernels.
             names: The table of names; a new name is added.
-            formula: Expression of an edge of maps.
         """
         self = super().__new__(cls, value)
-        self.host, self.kernel, self.names, self.formula = host, kernel, names, formula
+        self.host, self.kernel, self.names = host, kernel, names
         if kernel.isidentifier():
             names.setdefault(kernel, host)
         return self
@@ -115,8 +112,8 @@ class Table(dict[str, str]):
         >>> table = Table("width = 8")
         >>> width = named(8, "width", table)
         >>> edge = table.edge(width - 2, "conv", "width")
-        >>> edge.host, edge.formula, table.edge(width, "conv", "width").host
-        ('conv_width', 'width - 2', 'width')
+        >>> edge.host, table.edge(width, "conv", "width").host, table.formulas
+        ('conv_width', 'width', {'conv_width': 'width - 2'})
         """
         formula = host_text(size)
         if int(size) == 1 or formula.isidentifier():
@@ -126,17 +123,13 @@ class Table(dict[str, str]):
             while name in self.words or name.upper() in self:
                 number += 1
                 name = f"{stem}_{axis}_{number}"
-            self.edges[axis, formula] = Size(int(size), name, name.upper(), self, formula)
+            self.edges[axis, formula] = Size(int(size), name, name.upper(), self)
         return self.edges[axis, formula]
 
-    def formulas(self, text: str, names: set[str]) -> list[str]:
-        """Return a line for each of some edges that a program's text names, and for those in their formulas."""
-        lines: list[str] = []
-        for one in reversed(self.edges.values()):
-            if one.host in names and re.search(rf"\b{one.host}\b", text):
-                lines.insert(0, f"{one.host} = {one.formula}")
-                text += f"\n{one.formula}"
-        return lines
+    @property
+    def formulas(self) -> dict[str, str]:
+        """Formula of each edge by its name, in order of creation."""
+        return {edge.host: formula for (_, formula), edge in self.edges.items()}
 
 
 _AXES = ("depth", "height", "width")

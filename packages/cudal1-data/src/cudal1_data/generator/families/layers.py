@@ -15,9 +15,9 @@ from cudal1_data.generator.chain import applied, apply_named, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.families.norm import standard
-from cudal1_data.generator.families.pooling import HALVING, pooled
+from cudal1_data.generator.families.pooling import HALVING, mean_of_maps, pooled
 from cudal1_data.generator.families.softmax import LARGEST_SCORE, shares
-from cudal1_data.generator.maps import Form, convolved, dense_ns, dims_of, set_sizes
+from cudal1_data.generator.maps import Form, convolved, dense_ns, dims_of, grown, set_sizes
 from cudal1_data.generator.products import linear, sides_of
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import LARGEST_EXPONENT, ends, log_mean_exp, mean, reduced
@@ -41,16 +41,8 @@ _CUBE = 3
 """Dimensions of the largest maps."""
 _CUBES = tuple(one for one in _FORMS if one.kernel <= 5 and one.groups == 1)
 """Convolutions for maps with three dimensions, which have short edges and few channels."""
-_WINDOWS = (
-    (3, 2, 1, 1, "2 * {0}"),
-    (4, 2, 1, 0, "2 * {0}"),
-    (2, 2, 0, 0, "2 * {0}"),
-    (3, 2, 1, 0, "2 * {0} - 1"),
-    (3, 1, 1, 0, "{0}"),
-    (3, 1, 0, 0, "{0} + 2"),
-    (5, 1, 0, 0, "{0} + 4"),
-)
-"""Transposed convolutions: kernel, stride, padding, output padding, and the edge of the result."""
+_WINDOWS = ((3, 2, 1, 1), (4, 2, 1, 0), (2, 2, 0, 0), (3, 2, 1, 0), (3, 1, 1, 0), (3, 1, 0, 0), (5, 1, 0, 0))
+"""Transposed convolutions: kernel, stride, padding, output padding."""
 _ACTIVATIONS = (
     "relu", "leaky_relu", "gelu", "gelu_tanh", "tanh", "sigmoid", "softplus", "mish", "hardswish", "elu", "selu",
     "silu", "logsigmoid", "softsign", "square",
@@ -105,7 +97,7 @@ def _after_convolution(program: Program, draw: Draw) -> None:
 def _after_transposed(program: Program, draw: Draw) -> None:
     rank, window = draw.one((1, 2, 2, 3, 3)), draw.one(_WINDOWS)
     x = program.input("x", dims_of(rank))
-    h = program.keep(_transposed(program, draw, x, window))
+    h = program.keep(grown(program, draw, x, window, out="OUT", bias=True))
     widening, growth = draw.one((0.5, 1.0, 2.0)), float(window[1] ** rank)
     _maps(program, draw, h, x, 2.0 * window[0] ** rank * widening / 30.0, widening, growth)
 
@@ -117,19 +109,6 @@ def _maps(program: Program, draw: Draw, h: Value, x: Value, dense_ns: float, wid
     program.returns(finished(program, draw, h))
     program.cost_ns *= widening * growth
     set_sizes(program, draw, x.dims, dense_ns, widths={"OUT": widening}, growth=max(1.0, widening * growth))
-
-
-def _transposed(program: Program, draw: Draw, value: Value, window: tuple[int, int, int, int, str]) -> Value:
-    kernel, stride, padding, more, edge = window
-    rank = len(value.dims) - 2
-    words = [value.dims[1], "OUT", str(kernel), f"stride={stride}"]
-    words += [f"padding={padding}"] if padding else []
-    words += [f"output_padding={more}"] if more else []
-    layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
-    sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
-    dims = (value.dims[0], "OUT", *(edge.format(dim) for dim in value.dims[2:]))
-    detail = f"{rank}d, {kernel}/{stride}/{padding}/{more}, bias"
-    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
 
 
 def _steps(program: Program, draw: Draw, h: Value, larger: tuple[_Step, ...], kinds: tuple[str, ...]) -> Value:
@@ -226,11 +205,15 @@ def _over_channels(program: Program, draw: Draw, h: Value) -> Value:
 
 
 def _logsumexp(program: Program, draw: Draw, h: Value) -> Value:
-    over = grid.rows if len(h.dims) == len(("ROWS", "OUTER")) else grid.columns
-    sample = over(lambda line: log_mean_exp(line) + math.log(_LINE), h.grid)
+    sample = _over(h)(lambda line: log_mean_exp(line) + math.log(_LINE), h.grid)
     if h.bounds.high > LARGEST_EXPONENT and program.dtype == "float16":
         raise UnsuitableError("exponentials overflow float16")
     return _over_features(program, h, "logsumexp", sample)
+
+
+def _over(h: Value) -> Callable[[Callable[[grid.Samples], float | grid.Samples], grid.Grid], grid.Grid | None]:
+    """Return what applies a function over the second dimension: features of rows, or channels of maps."""
+    return grid.rows if len(h.dims) == len(("ROWS", "OUTER")) else grid.columns
 
 
 def _over_features(program: Program, h: Value, name: str, sample: grid.Grid | None) -> Value:
@@ -244,8 +227,7 @@ def _over_features(program: Program, h: Value, name: str, sample: grid.Grid | No
 
 def _shares(program: Program, h: Value) -> Value:
     """Write a softmax over the second dimension."""
-    over = grid.rows if len(h.dims) == len(("ROWS", "OUTER")) else grid.columns
-    sample = over(shares, h.grid)
+    sample = _over(h)(shares, h.grid)
     if max(map(abs, h.grid.values)) > LARGEST_SCORE or invariant(h, ("shift",)):
         raise UnsuitableError("exponentials amplify rounding errors of large scores, or the shares cancel a shift")
     if sample is None or not grid.informative(sample):
@@ -255,13 +237,5 @@ def _shares(program: Program, h: Value) -> Value:
 
 
 def _mean_of_maps(program: Program, draw: Draw, h: Value) -> Value:
-    if not grid.stands_out(h.grid.values, grid.ROWS):
-        raise UnsuitableError("means of maps are nearly equal")
-    sample = grid.rows(mean, h.grid)
-    if sample is None or not grid.informative(sample):
-        raise UnsuitableError("means of maps are not informative")
-    rank = len(h.dims) - 2
-    axes = ("2", "(2, 3)", "(2, 3, 4)")[rank - 1]
-    text = draw.one((f"torch.mean({h.text}, dim={axes}, keepdim=True)", f"F.adaptive_avg_pool{rank}d({h.text}, 1)"))
-    program.cost_ns += 0.5
-    return combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps", bounds=h.bounds)
+    call = draw.one(("torch.mean({h}, dim={axes}, keepdim=True)", "F.adaptive_avg_pool{rank}d({h}, 1)"))
+    return mean_of_maps(program, h, call)

@@ -124,19 +124,26 @@ def _compared(program: Program, draw: Draw, h: Value) -> Value:
     return joined(program, draw, h, program.keep(chain(program, draw, around, draw.integer(0, 1))))
 
 
-def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
-    """Write each map combined with its mean."""
+def mean_of_maps(program: Program, h: Value, text: str = "torch.mean({h}, dim={axes}, keepdim=True)") -> Value:
+    """Write the mean of each map, by a text with `{h}` for the maps.
+
+    Raises:
+        UnsuitableError: Means of maps are not informative.
+    """
     rank = len(h.dims) - 2
-    lines = grid.ROWS
-    if not grid.stands_out(h.grid.values, lines):
+    if not grid.stands_out(h.grid.values, grid.ROWS):
         raise UnsuitableError("means of maps are nearly equal")
     sample = grid.rows(lambda line: sum(line) / len(line), h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("means of maps are not informative")
     program.cost_ns += 0.5
-    axes = "2" if rank == 1 else "(2, 3)"
-    text = f"torch.mean({h.text}, dim={axes}, keepdim=True)"
-    whole = combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps", bounds=h.bounds)
+    made = text.format(h=h.text, axes=("2", "(2, 3)", "(2, 3, 4)")[rank - 1], rank=rank)
+    return combine("mean", made, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps", bounds=h.bounds)
+
+
+def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
+    """Write each map combined with its mean."""
+    whole = mean_of_maps(program, h)
     return joined(program, draw, h, program.keep(chain(program, draw, whole, draw.integer(1, 2))))
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from cudal1_data.generator import grid
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
-from cudal1_data.generator.maps import FORMS, convolved, dense_ns, dims_of, feature_input, set_sizes
+from cudal1_data.generator.maps import FORMS, convolved, dense_ns, dims_of, feature_input, grown, set_sizes
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.sides import sides
-from cudal1_data.generator.values import Value, combine
 
-# kernel, stride, padding: each multiplies the edge by its stride.
-_WINDOWS = ((2, 2, 0), (4, 2, 1), (3, 1, 1), (5, 1, 2), (3, 3, 0), (6, 2, 2))
+# kernel, stride, padding, output padding: each multiplies the edge by its stride.
+_WINDOWS = ((2, 2, 0, 0), (4, 2, 1, 0), (3, 1, 1, 0), (5, 1, 2, 0), (3, 3, 0, 0), (6, 2, 2, 0))
 
 
 def transposed_convolution(program: Program, draw: Draw) -> None:
@@ -25,29 +23,11 @@ def transposed_convolution(program: Program, draw: Draw) -> None:
     if form == "mixed first":
         h = program.keep(convolved(program, draw, program.keep(h), FORMS[4]))
         h = chain(program, draw, h, 1)
-    h = program.keep(_grown(program, draw, program.keep(h), window, groups=4 if form == "grouped" else 1))
+    h = program.keep(grown(program, draw, program.keep(h), window, groups=4 if form == "grouped" else 1))
     after = sides(program, draw, h.dims, draw.integer(1, 2), ("channel", "channel", "full"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(2, 3), after)))
-    kernel, stride, _ = window
+    kernel, stride, *_ = window
     program.cost_ns *= stride**rank
     dense = 2.0 * kernel**rank / (4 if form == "grouped" else 1) / 30.0
     dense += dense_ns(FORMS[4], rank) if form == "mixed first" else 0.0
     set_sizes(program, draw, x.dims, dense, growth=float(stride**rank))
-
-
-def _grown(program: Program, draw: Draw, value: Value, window: tuple[int, int, int], *, groups: int) -> Value:
-    kernel, stride, padding = window
-    rank = len(value.dims) - 2
-    words = ["CHANNELS", "CHANNELS", str(kernel)]
-    words += [f"stride={stride}"] if stride > 1 else []
-    words += [f"padding={padding}"] if padding else []
-    words += [f"groups={groups}"] if groups > 1 else []
-    bias = draw.chance(0.5)
-    words += [] if bias else ["bias=False"]
-    layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
-    space = tuple(f"{stride} * {dim}" for dim in value.dims[2:]) if stride > 1 else value.dims[2:]
-    # Fewer terms than the initialisation assumes: each output meets one window point in `stride`.
-    sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
-    detail = f"{rank}d, {kernel}/{stride}" + (", bias" if bias else "") + (", grouped" if groups > 1 else "")
-    dims = (*value.dims[:2], *space)
-    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)

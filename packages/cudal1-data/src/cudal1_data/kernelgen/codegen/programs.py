@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
@@ -258,8 +258,6 @@ def _chosen(steps: Sequence[Step], choice: Choice) -> set[int]:
 
 _CALLS = ("self.", "F.", "torch.")
 """Beginnings of calls whose results have edges of their own."""
-_IF_USED = "  # if used"
-"""Marks a line that is left out if nothing uses its edge."""
 Read = tuple[Node, bool]
 """A tensor that a kernel reads, and whether it uses the tensor's strides, if any."""
 Run = Callable[[Kernel | LoopStep, int], str | None]
@@ -289,8 +287,8 @@ class Writer:
     def __post_init__(self) -> None:
         self.taken |= set(re.findall(r"[^\W\d]\w*", self.reference.head))
         self.taken |= {one.partition("_")[0] for one in self.reference.methods} | set(self.reference.methods)
-        self.unread = {one.host for one in self.reference.sizes.edges.values()}
-        self.taken |= self.unread
+        self.unread = self.reference.sizes.formulas
+        self.taken |= self.unread.keys()
 
     def text(self, head: str, run: Run) -> str:
         """Return the program without kernel definitions."""
@@ -301,9 +299,7 @@ class Writer:
         imports = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
         given = [line for line in self.reference.head.splitlines() if line not in imports.splitlines()]
         constructor = textwrap.indent(textwrap.dedent(self.reference.constructor), "    ")
-        computed = (
-            [] if self.read_edges else self.reference.sizes.formulas("\n".join([definitions, *body]), self.unread)
-        )
+        computed = [] if self.read_edges else self._edges("\n".join([definitions, *body]))
         parts = [
             head + imports,
             "".join(f"{line}\n" for line in [*given, *computed]),
@@ -320,23 +316,21 @@ class Writer:
         """Return the lines of `forward`."""
         self._write(self.steps, run)
         result = ", ".join(self._name(root) for root in self.reference.roots)
-        self.lines.append(f"return {result}" + ("," if self.reference.several and "," not in result else ""))
-        return list(self._with_edges()) if self.read_edges else self.lines
+        self._line(f"return {result}" + ("," if self.reference.several and "," not in result else ""))
+        return self.lines
 
-    def _with_edges(self) -> Iterator[str]:
-        """Yield the lines of `forward`; an edge is read from a call's result, or computed before it is first used."""
-        for number, line in enumerate(self.lines, 1):
-            code = line.removesuffix(_IF_USED)
-            edge = code.partition(" =")[0].strip()
-            if code != line:
-                later = [one for one in self.lines[number:] if not one.endswith(_IF_USED)]
-                if edge not in self.unread or not any(re.search(rf"\b{edge}\b", one) for one in later):
-                    continue
-                self.unread.discard(edge)
-            for computed in self.reference.sizes.formulas(code, self.unread):
-                self.unread.discard(computed.partition(" ")[0])
-                yield code[: len(code) - len(code.lstrip())] + computed
-            yield code
+    def _line(self, text: str) -> None:
+        """Add a line to `forward`, behind those for the edges that it uses first."""
+        self.lines += [*(self._edges(text) if self.read_edges else ()), text]
+
+    def _edges(self, text: str) -> list[str]:
+        """Return a line for each edge that a text is the first to use, and for those in their formulas."""
+        lines: list[str] = []
+        for edge, expression in reversed(list(self.unread.items())):
+            if re.search(rf"\b{edge}\b", text):
+                lines.insert(0, f"{edge} = {expression}")
+                text += f"\n{self.unread.pop(edge)}"
+        return lines
 
     def _write(self, steps: Sequence[Step], run: Run) -> None:
         for step in steps:
@@ -366,15 +360,15 @@ class Writer:
             return
         states = [f"{name}_state{number}" for number in range(len(loop.states))]
         for state, leaf, start in zip(states, loop.states, starts, strict=True):
-            self.lines.append(f"{state} = {self._name(start)}")
+            self._line(f"{state} = {self._name(start)}")
             self.names[id(leaf)] = state
         self.lines += [f"{name}_kept{number} = []" for number in range(len(loop.kept))]
-        self.lines.append(f"for {loop.index} in {loop.steps!r}:")
+        self._line(f"for {loop.index} in {loop.steps!r}:")
         around, self.lines = self.lines, []
         self._write(step.body, (lambda kernel, number: None) if step.whole is not None else run)
         self.lines += [f"{name}_kept{number}.append({self._name(node)})" for number, node in enumerate(loop.kept)]
         if states:
-            self.lines.append(f"{', '.join(states)} = {', '.join(self._name(node) for node in loop.nexts)}")
+            self._line(f"{', '.join(states)} = {', '.join(self._name(node) for node in loop.nexts)}")
         self.lines = [*around, *(f"    {line}" for line in self.lines)]
 
     def _launch_loop(self, step: LoopStep, kernel: Kernel, name: str, line: str) -> None:
@@ -389,26 +383,24 @@ class Writer:
         made: list[str] = []
         for number, (shape, stacked) in enumerate(zip(step.kept_dims, step.stacked, strict=True)):
             made.append(f"{name}_all{number}")
-            self.lines.append(
-                f"{made[-1]} = torch.empty({tuple_text(shape)}, device={device}.device, dtype=torch.float32)"
-            )
+            self._line(f"{made[-1]} = torch.empty({tuple_text(shape)}, device={device}.device, dtype=torch.float32)")
             if stacked is not None:
                 self.names[id(stacked)] = made[-1]
         for number in step.finals:
             made.append(f"{name}_state{number}")
-            self.lines.append(
+            self._line(
                 f"{made[-1]} = torch.empty({tuple_text(kernel.domain)}, device={device}.device, dtype=torch.float32)"
             )
-        self.lines.append(line.replace("{args}", ", ".join([*args, *made])))
+        self._line(line.replace("{args}", ", ".join([*args, *made])))
         for number in step.listed:
-            self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
+            self._line(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
 
     def _assign(self, node: Node, text: str) -> None:
         name = self.names[id(node)] = self._fresh(stem(node))
-        self.lines.append(f"{name} = {_without_outer_parentheses(text)}")
+        self._line(f"{name} = {_without_outer_parentheses(text)}")
         if self.read_edges and text.startswith(_CALLS):
-            edges = [(place, host_text(size)) for place, size in enumerate(node.dims)]
-            self.lines += [f"{edge} = {name}.shape[{place}]{_IF_USED}" for place, edge in edges if edge in self.unread]
+            read = {host_text(size): f"{name}.shape[{place}]" for place, size in enumerate(node.dims)}
+            self.unread.update({edge: read[edge] for edge in self.unread.keys() & read.keys()})
 
     def _fresh(self, name: str) -> str:
         number, found = 1, name
@@ -434,7 +426,7 @@ class Writer:
             made = f"torch.empty({tuple_text(node.dims)}, device={device}.device, dtype=torch.{node.dtype})"
             self._assign(node, made)
             args.append(self.names[id(node)])
-        self.lines.append(line.replace("{args}", ", ".join(args)))
+        self._line(line.replace("{args}", ", ".join(args)))
 
     def _torch(self, node: Node) -> str:
         """Write a node's operators as lines of PyTorch; return the node's text."""
