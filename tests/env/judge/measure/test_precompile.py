@@ -73,7 +73,7 @@ def judge() -> Iterator[Judge]:
 
 @pytest.mark.slow
 def test_torchs_compiler_is_imported_before_a_lease_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Judge(QUICK) as one:
+    with Judge(QUICK.model_copy(update={"build_store_bytes": 0})) as one:
         seen: list[str] = []
 
         def sharing(*names: str) -> AbstractContextManager[tuple[Hold, float]]:
