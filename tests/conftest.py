@@ -13,7 +13,17 @@ from doubles.judges import QUICK, shared_zygotes
 
 
 @pytest.fixture(scope="session", autouse=True)
-def zygotes() -> Iterator[None]:
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Empty caches, so that no test meets what an earlier run built or measured. Those of uv are downloads and stay."""
+    downloads = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UV_CACHE_DIR", os.environ.get("UV_CACHE_DIR") or str(downloads))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zygotes(caches: None) -> Iterator[None]:
     """Processes that import torch once for all judges of the session."""
     with shared_zygotes():
         yield
