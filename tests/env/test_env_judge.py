@@ -84,6 +84,20 @@ def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
         assert hashlib.sha256(bytes.fromhex(judged.seed)).hexdigest() == judged.seed_commitment
 
 
+def test_a_forked_child_that_closes_its_copy_leaves_the_judge_alone() -> None:
+    with contextlib.closing(CudaOptEnv(attempts=2, precision="correct")) as env:
+        env.reset(seed=0, options=TASK)
+        env.step(FAST)
+        oracles = children()
+        child = os.fork()
+        if child == 0:
+            env.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert children() == oracles
+        assert env.step(FAST)[4]["status"] == "CORRECT"
+
+
 @pytest.mark.slow
 def test_environments_of_a_process_share_one_judge() -> None:
     before = children()

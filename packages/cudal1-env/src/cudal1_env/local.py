@@ -56,14 +56,15 @@ class LocalEvaluator:
     def retire(self) -> dict[str, str]:
         """Retire every seed in use and return all seeds so far (hex) by commitment."""
         with _lock:
-            shared = _shared.get(self._key) if self._key else None
+            key = self._own_key()
+            shared = _shared[key] if key else None
         return shared.judge.retire() if shared else {}
 
     def close(self) -> None:
         """Release the judge; the last user stops it."""
         with _lock:
-            key, self._key = self._key, None
-            if key is None or key[0] != os.getpid():
+            key, self._key = self._own_key(), None
+            if key is None:
                 return
             shared = _shared[key]
             shared.users -= 1
@@ -79,6 +80,10 @@ class LocalEvaluator:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    def _own_key(self) -> _Key | None:
+        """Return the key of the judge in use; None if there is none, or if it belongs to the process that forked."""
+        return self._key if self._key is not None and self._key[0] == os.getpid() else None
 
     def _judge(self) -> Judge:
         """Return this process's judge with these audits, starting it if there is none."""
