@@ -112,6 +112,9 @@ def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> No
     [
         ({"output_dir": "elsewhere"}, "exact resumption"),
         ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": "many"}, "max_steps in a trl table is 'many': Input should be a valid integer"),
+        ({"temperature": "hot"}, "temperature in a trl table is 'hot': Input should be a valid number"),
+        ({"bf16": "yes"}, "bf16 in a trl table is 'yes': Input should be a valid boolean"),
         ({"learning_rat": 1.0}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
         ({"save_steps": 3, "logging_steps": 2}, "multiple of logging_steps"),
     ],

@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import torch
 from cudal1_data.suggest import did_you_mean
+from pydantic import TypeAdapter, ValidationError
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cudal1_agent.errors import ConfigError
@@ -72,13 +73,20 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         )
     if "report_to" in table:
         raise ConfigError("move report_to from the trl table to the top of the config file: it is for all stages")
-    if int(table.get("max_steps", -1)) < 1:
+    types = get_type_hints(config)
+    known = [field.name for field in fields(config)]
+    for name, value in table.items():
+        if name not in known:
+            raise ConfigError(f"TRL's {config.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
+        # TRL checks few types, and a wrong one would end a run in the middle of a stage.
+        try:
+            TypeAdapter[object](types[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise ConfigError(f"{name} in a trl table is {value!r}: {error.errors()[0]['msg']}") from error
+    if table.get("max_steps", -1) < 1:
         raise ConfigError(
             f"max_steps in a trl table is {table.get('max_steps')}; set 1 or more: stages end by number of steps"
         )
-    known = {field.name for field in fields(config)}
-    for name in table.keys() - known:
-        raise ConfigError(f"TRL's {config.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
     values: dict[str, Any] = {
         "report_to": "none",
         "project": "cudal1",
