@@ -412,17 +412,18 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"),
+    ("option", "words"),
     [
         ("--max-queue=0", "--max-queue is 0; give at least 1"),
         ("--max-body-bytes=-1", "--max-body-bytes is -1; give at least 4096"),
         ("--deadline-s=nan", "--deadline-s is nan; give a finite number above 0"),
+        ("--ray-judges=3", "--ray-judges and --ray-accelerator need a cluster; name it with --ray, or omit them"),
     ],
 )
-def test_serve_names_the_limit_that_it_refuses(
-    limit: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_serve_names_the_option_that_it_refuses(
+    option: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["cudal1-env", "serve", "--device", "cpu", "--port", "0", limit])
+    monkeypatch.setattr(sys, "argv", ["cudal1-env", "serve", "--device", "cpu", "--port", "0", option])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

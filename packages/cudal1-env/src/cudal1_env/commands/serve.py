@@ -127,6 +127,8 @@ class Serve:
                 raise SettingsError(f"{name} is {value}; give at least {least}")
         if not 0 < limits.deadline_s < math.inf:
             raise SettingsError(f"--deadline-s is {limits.deadline_s:g}; give a finite number above 0")
+        if not self.cluster.ray and self.cluster != Ray():
+            raise SettingsError("--ray-judges and --ray-accelerator need a cluster; name it with --ray, or omit them")
         tokens = read_tokens(self.address.token_file, self.address.host)
         if self.address.token_file is not None and self.address.token_file.stat().st_mode & 0o077:
             log(f"other users of this machine may read the token file; type: chmod 600 {self.address.token_file}")
