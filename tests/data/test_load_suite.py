@@ -50,6 +50,11 @@ def test_a_broken_file_is_named_when_it_is_asked_for(checkout: Path) -> None:
         load_task(f"{checkout}:level1/3")
 
 
+def test_a_folder_with_a_broken_file_is_still_a_suite_and_not_one_task(checkout: Path) -> None:
+    with pytest.raises(UnknownTaskError, match="a suite of 3 tasks, not one task"):
+        load_task(checkout)
+
+
 def test_two_files_of_one_number_are_both_named(checkout: Path) -> None:
     folder = checkout / "KernelBench" / "level1"
     (folder / "12_Another.py").write_text(program(1))

@@ -126,7 +126,7 @@ def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | Non
     suite = load_suite(spec, device=device, cache_dir=cache_dir)
     if len(suite) == 1:
         return suite[0]
-    if suite.broken:
+    if not suite:
         raise suite.broken[0].error
     raise UnknownTaskError(
         f"{spec} is a suite of {len(suite)} tasks, not one task; "
