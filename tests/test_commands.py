@@ -144,6 +144,18 @@ def test_with_json_an_error_is_an_object(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out) == {"error": "ValueError", "message": "no"}
 
 
+def test_with_json_an_argument_that_cannot_be_parsed_is_an_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cudal1-data", "corpus", "build", "x.jsonl", "--device", "gpus", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        data_main()
+    assert ended.value.code == commandline.USER_ERROR
+    found = json.loads(capsys.readouterr().out)
+    assert found["error"] == "ArgumentError"
+    assert "invalid choice 'gpus'" in found["message"]
+
+
 def test_a_reader_who_has_seen_enough_ends_a_command_without_a_word() -> None:
     command = [sys.executable, "-m", "cudal1_data", "show", "starter/diag_matmul", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -110,6 +110,8 @@ _UNKNOWN = re.compile(r"Unrecognized options: (\S+).*?Available subcommands: ([\
 def parsed(parse: Callable[[], Parsed]) -> Parsed:
     """Return the result of an argument parser; on an unknown word, suggest the nearest known one.
 
+    With `--json`, an error is also an object on standard output.
+
     Raises:
         SystemExit: The parser exited, or its output pipe broke.
     """
@@ -120,12 +122,19 @@ def parsed(parse: Callable[[], Parsed]) -> Parsed:
     except BrokenPipeError:
         _let_go_of_stdout()
         raise SystemExit(OK) from None
-    except SystemExit:
+    except SystemExit as ended:
         text = said.getvalue()
         sys.stderr.write(text)
+        if ended.code == USER_ERROR and "--json" in sys.argv:
+            print(json.dumps({"error": "ArgumentError", "message": _plain(text)}))
         if (near := meant(text)) is not None:
             sys.stderr.write(f"did you mean {near}?\n")
         raise
+
+
+def _plain(text: str) -> str:
+    """Return tyro's message on one line, without its frame and colours."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x20-\x7e]", " ", text).split())
 
 
 def meant(text: str) -> str | None:
@@ -134,8 +143,7 @@ def meant(text: str) -> str | None:
     >>> meant("invalid choice 'reprot' for argument. Expected one of ('training', 'report').")
     'report'
     """
-    plain = " ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x20-\x7e]", " ", text).split())
-    found = _CHOICE.search(plain) or _UNKNOWN.search(plain)
+    found = _CHOICE.search(_plain(text)) or _UNKNOWN.search(_plain(text))
     if found is None:
         return None
     near = nearest(found[1], re.findall(r"[\w.-]+", found[2]), count=1)
