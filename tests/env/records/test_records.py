@@ -61,7 +61,9 @@ def test_a_record_at_a_prompt_is_one_line() -> None:
 
 def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
     one, path = evaluation(), tmp_path / "record.json"
-    for text in (one.model_dump_json(indent=1), f"what a person reads\n{one.model_dump_json()}\n"):
+    record = one.model_dump_json()
+    sweep = f'{{"task": "toy/add", "evaluation": {record}}}\n'
+    for text in (one.model_dump_json(indent=1), f"what a person reads\n{record}\n", sweep):
         path.write_text(text)
         assert read_record(path) == one
     path.write_text("{}")

@@ -100,7 +100,7 @@ class Replay:
     """
 
     record: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECORD")]
-    """File with a record on its last line."""
+    """File with a record, or a verdict of `sweep`, on its last line."""
     json: bool = False
     """Print the comparison as JSON."""
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cudal1_env.errors import RecordError
 from cudal1_env.records.evaluation import Evaluation
 
 
+class _OfSweep(BaseModel):
+    """A line of a sweep, as far as it is read here."""
+
+    evaluation: Evaluation
+
+
 def read_record(path: Path) -> Evaluation:
-    """Read a record: a JSON file, or the last line of a file of JSON lines.
+    """Read a record, or the one in a sweep's line: a JSON file, or the last line of a file of JSON lines.
 
     Raises:
         RecordError: The file holds no record.
@@ -22,8 +29,8 @@ def read_record(path: Path) -> Evaluation:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot read the record {path}: {error}") from error
     for text in ("\n".join(lines), lines[-1]):
-        try:
+        with contextlib.suppress(ValidationError):
             return Evaluation.model_validate_json(text)
-        except ValidationError:
-            continue
+        with contextlib.suppress(ValidationError):
+            return _OfSweep.model_validate_json(text).evaluation
     raise RecordError(f"{path} holds no evaluation; save the JSON that `cudal1-env evaluate --json` prints last")
