@@ -165,6 +165,16 @@ def test_a_reader_who_has_seen_enough_ends_a_command_without_a_word() -> None:
         assert (process.stderr.read(), process.wait(timeout=60)) == ("", commandline.OK)
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk_under_standard_output_is_a_user_error_and_no_finding(options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "cudal1_data", "list", "starter", *options]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == commandline.USER_ERROR
+    assert done.stderr.startswith("cudal1-data: [Errno 28] No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_broken_pipe_that_is_not_standard_output_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert commandline.finished("program", Ends(BrokenPipeError("worker")), (OSError,)) == commandline.USER_ERROR
     assert "program: worker" in capfd.readouterr().err

@@ -87,7 +87,9 @@ def _told(name: str, command: Command, error: Exception) -> int:
         message = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}; check the path and its permissions"
     print(f"{name}: {message}", file=sys.stderr, flush=True)
     if any(getattr(command, field, False) is True for field in ("json", "json_")):
-        print(json.dumps({"error": type(error).__name__, "message": message}))
+        # Standard output may be what cannot be written.
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": type(error).__name__, "message": message}), flush=True)
     return USER_ERROR
 
 
