@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 from cudal1_worker import compilers
 from cudal1_worker.compilers import compile as compiling
 from cudal1_worker.compilers import side_by_side
+from torch.utils.cpp_extension import include_paths
 
 
 def compile_with(
@@ -114,9 +117,57 @@ def test_texts_that_mean_something_else_with_light_headers_get_torchs(tmp_path: 
     arguments = ["-DTORCH_EXTENSION_NAME=a", "-isystem", str(tmp_path), "-c", str(tmp_path / "a.cpp"), "-o", "a.o"]
     call = compiling.parse(["c++"], arguments)
     assert call is not None
-    flags = compiling.light_flags(call)
+    flags = compiling.light_flags(call, str(tmp_path))
     assert (flags is not None) == light
     assert flags is None or flags[-2:] == ["-include", "ATen/ops/exp.h"]
+
+
+EXTENSION = """#include <torch/extension.h>
+#include <c10/core/DeviceGuard.h>
+
+torch::Tensor both(const torch::Tensor& x, const std::vector<int64_t>& sizes) {
+    TORCH_CHECK(x.dim() == 2, "two dimensions, not ", x.sizes());
+    c10::OptionalDeviceGuard guard(at::device_of(x));
+    auto options = torch::TensorOptions().dtype(x.dtype()).device(x.device());
+    auto zeros = torch::zeros(sizes, options) + torch::full({1}, 0.5, options) * 2;
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "both", [&] { zeros.data_ptr<scalar_t>()[0] = 1; });
+    return CALL;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("both", torch::wrap_pybind_function(both), "both");
+    m.def("scaled", [](at::Tensor x, double by) { return x * by; }, py::arg("x"), py::arg("by") = 2.0);
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "all_types"), [("torch::matmul(x, zeros)", False), ("at::cat({x, zeros}, 1)", True)])
+def test_light_headers_suffice_for_an_extension(
+    tmp_path: Path, counting: tuple[str, Path], call: str, all_types: bool
+) -> None:
+    compiler, calls = counting
+    (tmp_path / "a.cpp").write_text(EXTENSION.replace("CALL", call))
+    folders = [*include_paths(), sysconfig.get_path("include")]
+    flags = [part for folder in folders for part in ("-isystem", folder)]
+    done = compile_with(
+        "g++", tmp_path, tmp_path / "a.cpp", "-DTORCH_API_INCLUDE_EXTENSION_H", *flags, "-fPIC", "-std=c++20",
+        CUDAL1_CXX=compiler,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    (light,) = calls.read_text().splitlines()
+    assert "/light" in light
+    assert ("CUDAL1_ALL_TYPES" in light) == all_types
+
+
+def test_only_the_factories_that_a_text_names_are_declared() -> None:
+    (header,) = (path for path in (Path(one) / compiling._FACTORIES for one in include_paths()) if path.exists())
+    text = compiling.factories(header.read_text(), ["zeros", "exp"])
+    operators = set(re.findall(r"<ATen/ops/(\w+)\.h>", text))
+    assert operators == {"from_blob", "zeros"}
+    declared = set(re.findall(r"^inline at::Tensor (\w+)\(", text, re.MULTILINE))
+    assert declared == {"from_blob", "tensor", "zeros", "zeros_symint"}
+    assert text.count("{") == text.count("}")
 
 
 DRY_RUN = """#$ _HERE_=/cuda/bin

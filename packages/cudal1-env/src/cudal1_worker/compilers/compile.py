@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,7 +39,11 @@ _OTHER_MEANING = re.compile(
 )
 """Functions that torch overloads in the header of all operators, and names from headers that are left out."""
 _OPERATOR = re.compile(rb"\b(?:at|torch)\s*::\s*(\w+)\b(?!\s*::)")
+_FACTORIES = "torch/csrc/autograd/generated/variable_factories.h"
+_INCLUDED = re.compile(r"#include <ATen/ops/(\w+)\.h>")
 _BINDINGS = re.compile(rb"PYBIND11|\bpy\s*::|pybind|THP|PyObject")
+_ALL_TYPES = re.compile(rb"THP|PyObject|ListRef|IValue|\bc10\s*::\s*(?:List|Dict)\b")
+"""Marks a text, or the header of an operator that a text names, that uses types of TorchScript."""
 _NOT_THE_TEXT = re.compile(
     rb"internal compiler error|killed|no space left|cannot allocate|out of memory|virtual memory|resource temporarily"
     rb"|cannot fork|quota exceeded|too many open files|segmentation fault|signal terminated",
@@ -93,25 +99,51 @@ def parse(compiler: list[str], arguments: Sequence[str]) -> Call | None:
         return None
 
 
-def light_flags(call: Call) -> list[str] | None:
-    """Return the flags for compiling a source with light headers; None for a source that needs torch's."""
+def light_flags(call: Call, folder: str) -> list[str] | None:
+    """Return the flags for compiling a source with light headers; None for a source that needs torch's.
+
+    Args:
+        call: The compilation.
+        folder: Empty folder for a header with only the factories (`torch::empty`) that the source names.
+    """
     if _OTHER_MEANING.search(call.text):
         return None
     includes = [one for flag, one in pairwise(call.arguments) if flag == "-isystem"]
     operators = sorted({name.decode() for name in _OPERATOR.findall(call.text)})
-    there = [name for name in operators if any(os.path.isfile(f"{one}/ATen/ops/{name}.h") for one in includes)]
-    named = [part for name in there for part in ("-include", f"ATen/ops/{name}.h")]
+    texts, named = [call.text], list[str]()
+    for name, include in itertools.product(operators, includes):
+        with contextlib.suppress(OSError), open(f"{include}/ATen/ops/{name}.h", "rb") as file:
+            texts.append(file.read())
+            named += ["-include", f"ATen/ops/{name}.h"]
+    for include in includes:
+        with contextlib.suppress(OSError), open(f"{include}/{_FACTORIES}") as file:
+            header = factories(file.read(), operators)
+            os.makedirs(os.path.dirname(f"{folder}/{_FACTORIES}"))
+            with open(f"{folder}/{_FACTORIES}", "w") as out:
+                out.write(header)
     bindings = ["-DCUDAL1_PYTHON_BINDINGS"] if _BINDINGS.search(call.text) else []
-    return [f"-I{compilers.FOLDER}/light", "-DAT_PER_OPERATOR_HEADERS", *bindings, *named]
+    all_types = ["-DCUDAL1_ALL_TYPES"] if any(map(_ALL_TYPES.search, texts)) else []
+    light = [f"-I{folder}", f"-I{compilers.FOLDER}/light", "-DAT_PER_OPERATOR_HEADERS"]
+    return [*light, *bindings, *all_types, *named]
+
+
+def factories(header: str, named: Collection[str]) -> str:
+    """Return torch's header of factories without those that are generated from an operator that is not named."""
+    kept = {*named, "from_blob"}  # which is not generated
+    unnamed = "|".join(sorted(set(_INCLUDED.findall(header)) - kept))
+    include = rf"#include <ATen/ops/(?:{unnamed})\.h>"
+    function = rf"inline at::Tensor (?:{unnamed})(?:_symint)?\(.*\{{\n(?:  .*\n)*\}}"
+    return re.sub(rf"^(?:{include}|{function})\n", "", header, flags=re.MULTILINE)
 
 
 def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
     """Compile with light headers, if possible, or else with torch's."""
-    light = light_flags(call)
-    if light is not None:
-        done = _once(call, light)
-        if done.returncode == 0:
-            return done
+    with tempfile.TemporaryDirectory() as folder:
+        light = light_flags(call, folder)
+        if light is not None:
+            done = _once(call, light)
+            if done.returncode == 0:
+                return done
     return _once(call, [])
 
 

@@ -18,6 +18,7 @@
 #include <c10/core/TensorOptions.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
+#include <c10/util/Logging.h>
 
 // Which overload of a function of the C library is called must not depend on what torch's header would include.
 #include <algorithm>
