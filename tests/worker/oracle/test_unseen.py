@@ -163,6 +163,26 @@ LEFT_OUT = {
         "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())",
         "the least elements of step",
     ),
+    "experts in views that are written to": (
+        "(lambda y: [one.mul_(0.5) for one in y.unbind(1)] and "
+        "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), y))((x[:, None] * w[:8]).exp())",
+        "the least elements of step",
+    ),
+    "experts at a given place": (
+        "(lambda y: torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), torch.exp(x[:, None] * w[:8], out=y)))"
+        "(x.new_empty(64, 8, 64))",
+        "the least elements of step",
+    ),
+    "experts in inference mode": (
+        "torch.inference_mode()(lambda: "
+        "torch.einsum('te,ted->td', (9 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp()))()",
+        "the least elements of step",
+    ),
+    "pairs that are far apart": (
+        "(-(99 * x[:, :1] - 99 * w.view(1, -1)).square()).exp().sum(-1, keepdim=True) + t",
+        "the least half of the elements of step",
+    ),
+    "a function of Python": ("x.clone().apply_(lambda v: v + 1)", "(Tensor.apply_)"),
     "experts behind a rounding": (
         "(8 * torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())).round()",
         "the least elements of step",

@@ -30,7 +30,7 @@ _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _EXITS = (
     *("numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr"),
-    *("storage", "untyped_storage", "_typed_storage"),
+    *("storage", "untyped_storage", "_typed_storage", "apply_", "map_", "map2_"),
 )
 """Functions of a tensor whose result no operator reads."""
 _NUMBERS = ("item", "tolist", "__float__", "__int__", "__complex__", "__index__")

@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cudal1_worker.oracle.calls import Calls, results, tensors
 from cudal1_worker.oracle.models import Mode, as_dtype, copied
 from cudal1_worker.oracle.omitted import TILE, operands, scores_of
-from cudal1_worker.oracle.steps import Call, Place, name_of
+from cudal1_worker.oracle.steps import Call, Place, is_view, name_of
 from cudal1_worker.program.module import Attempt, lacks_memory
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _DISTANCES = (2, 8)
 """Distances of indices of a tensor without a gradient that are left out together."""
 PARTS = 4
 """One of so many parts is what matters least."""
+HALVES = 2
+"""Of single elements less than half are little to leave out."""
 _MANY = 8
 """Indices without an effect count if they are at least one in so many: the first query of causal attention has none."""
 _ROUNDINGS = ("round", "floor", "ceil", "trunc", "sign", "sgn")
@@ -124,6 +126,8 @@ class Derivative(Mode):
         """What all watched values depend on."""
         self._shadows = WeakIdKeyDictionary()
         self._shadows[self._zero] = self._zero.detach().requires_grad_()
+        self._values = WeakIdKeyDictionary()
+        """What was written to a given place: that place may be a view, through which no gradient passes."""
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_copying:
@@ -149,10 +153,12 @@ class Derivative(Mode):
         own_args, own_kwargs = tree_map_only(torch.Tensor, shadow, (args, kwargs))
         if not given:
             return func(*own_args, **own_kwargs)
+        if torch.Tag.inplace_view in func.tags:  # it writes to no memory, and the shadow is another tensor
+            func(*args, **kwargs)
         # In place, a rounding without a gradient of its own leaves that of its operand.
         cut = self._ends is not None and name_of(func) in _ROUNDINGS
         with enable_reentrant_dispatch(), torch.set_grad_enabled(not cut):
-            result = func(*own_args, **own_kwargs)
+            result = self._differentiated(func, own_args, own_kwargs, given)
         found = tree_map_only(torch.Tensor, visible, result)
         if self._ends is not None:
             read = [own for own in map(self._shadow, given.values()) if own.requires_grad]
@@ -164,6 +170,24 @@ class Derivative(Mode):
                 self._ends |= {id(own): own for own in read}
         return found
 
+    def _differentiated(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[int, torch.Tensor]
+    ) -> Any:
+        """Execute an operator on shadows, in a form that autograd knows.
+
+        It knows no results at a given place (`out=`), and no writing to one of several views that are made at once.
+        """
+        if places := [kwargs[name] for name in _places(func)]:
+            for place, value in zip(places, tensors(_at_no_place(func, args, kwargs)), strict=True):
+                if value.is_floating_point() or value.is_complex():
+                    self._values[given[id(place)]] = value = value + self._shadow(self._zero)
+                place.copy_(value)
+            return places[0] if len(places) == 1 else tuple(places)
+        result = func(*args, **kwargs)
+        if is_view(func) and isinstance(result, list | tuple):
+            return [args[0].as_strided(one.shape, one.stride(), one.storage_offset()) for one in result]
+        return result
+
     def _shadow(self, one: torch.Tensor) -> torch.Tensor:
         if (own := self._shadows.get(one)) is None:
             self._shadows[one] = own = one.detach()
@@ -174,7 +198,8 @@ class Derivative(Mode):
         if not self._shadow(value).requires_grad:
             value.add_(self._zero)
         self._is_copying = True  # a copy is no value that the reference reads
-        self._shadow(value).register_hook(partial(note, value.clone()))
+        own: torch.Tensor = self._values[value] if value in self._values else self._shadow(value)
+        own.register_hook(partial(note, value.clone()))
         self._is_copying = False
 
     def backward(self, outputs: Sequence[torch.Tensor], allowed: Sequence[torch.Tensor] | None) -> None:
@@ -192,6 +217,18 @@ class Derivative(Mode):
                 signs = torch.randint_like(limit, 2).mul_(2.0).sub_(1.0)
                 total = total + (output.reshape(-1) * (signs / limit)).nan_to_num().sum()
         total.backward()
+
+
+def _places(func: Any) -> list[str]:
+    """Return the names of the arguments at which an operator puts its results (`out=`)."""
+    return [one.name for one in func._schema.arguments if one.is_out]
+
+
+def _at_no_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Execute an operator, with results of their own if it has places for them."""
+    if not (places := _places(func)):
+        return func(*args, **kwargs)
+    return func.overloadpacket(*args, **{name: one for name, one in kwargs.items() if name not in places})
 
 
 def _finite(gradient: torch.Tensor) -> torch.Tensor:
@@ -262,7 +299,7 @@ def _of_operands(call: Call, gradient: torch.Tensor) -> dict[int | str, tuple[to
     try:
         with torch.enable_grad():
             # A sum, because torch imports sympy for the gradients of tensors: 0.7 s or, without byte code, 2.4 s.
-            total = (results(call.func(*args, **call.kwargs))[0] * gradient.conj()).sum().real
+            total = (results(_at_no_place(call.func, tuple(args), call.kwargs))[0] * gradient.conj()).sum().real
         gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
     except RuntimeError as error:
         if call.kind == "product" or lacks_memory(error):
@@ -279,6 +316,8 @@ def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iter
     least = _least_of(effect)
     found = [("the least elements", least & ~_least_of(torch.where(least, 1.0 / gradient, 0.0)), PARTS)]
     is_operand = not isinstance(target, int) and not isinstance(target[1], Result)
+    if not isinstance(target, int) and target[1] == Result(0):
+        found.append(("the least half of the elements", _least_of(effect, HALVES), HALVES))
     for dim in range(effect.ndim):
         sums = effect.sum([k for k in range(effect.ndim) if k != dim], keepdim=True)
         found.append((f"the least of dimension {dim}", _least_of(sums), PARTS))
@@ -291,9 +330,9 @@ def _least(target: Target, effect: torch.Tensor, gradient: torch.Tensor) -> Iter
         wide = least.repeat_interleave(tile[0], 1)[:, : rows.shape[1]]
         wide = wide.repeat_interleave(tile[1], 2)[..., : rows.shape[2]]
         found.append(("the least tiles", wide.reshape(effect.shape), PARTS))
-    for place, (words, mask, parts) in enumerate(found):
+    for words, mask, parts in found:
         if bool(mask.any()):
-            yield Part(target, words, by_gradient=True, scattered=place == 0, one_of=parts), mask
+            yield Part(target, words, by_gradient=True, scattered=words.endswith("elements"), one_of=parts), mask
 
 
 def _least_of(sums: torch.Tensor, parts: int = PARTS) -> torch.Tensor:

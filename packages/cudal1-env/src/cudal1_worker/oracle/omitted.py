@@ -93,6 +93,12 @@ def passed(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call],
     return [(f"as its operand {k}", partial(as_operand, place=k)) for k in same if call.name in CHOICES]
 
 
+def kept(call: Call, result: torch.Tensor) -> list[tuple[str, Callable[[Call], Any]]]:
+    """Return a function for each operand that a call which orders or moves elements returned as it is."""
+    found = [(k, one) for k, one in enumerate(call.args) if any(one is own for own in call.operands)]
+    return [(f"as its operand {k}", partial(as_operand, place=k)) for k, one in found if same_bits(one, result)]
+
+
 def as_operand(call: Call, place: int) -> Any:
     """Execute a call and put one of its operands in place of its result."""
     own = call.args[place].clone()
@@ -335,6 +341,11 @@ def far_below(value: torch.Tensor) -> float:
     if 0.0 <= _FAR * bottom <= top:
         return 0.0
     return bottom - _FAR * max(top - bottom, abs(bottom))
+
+
+def zeroed(call: Call, part: torch.Tensor) -> Any:
+    """Execute a call with zeros in a part of its result."""
+    return replaced(call, part, None, end=lambda _: 0.0)
 
 
 def far_above(value: torch.Tensor) -> float:

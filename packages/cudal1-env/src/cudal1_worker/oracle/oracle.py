@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.jit import _state as scripts
 
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
@@ -117,6 +118,9 @@ class Oracle:
             allow_tf32(message["tf32"])
         # Otherwise an attention layer may be one operator, which rounds inside, where no mode sees it.
         torch.backends.mha.set_fastpath_enabled(False)
+        # No mode sees inside a script, and autograd does not see inside inference mode.
+        scripts.disable()
+        torch._C._InferenceMode = lambda on: torch.no_grad() if on else contextlib.nullcontext()
         with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
             text = file.read().decode()
             self.module = execute(text, REFERENCE)

@@ -13,7 +13,7 @@ import torch
 
 from cudal1_worker.oracle import omitted
 from cudal1_worker.oracle.calls import EXTREMES, Calls, Exits, chosen, tensors, timed
-from cudal1_worker.oracle.dependence import PARTS, Part, Result
+from cudal1_worker.oracle.dependence import HALVES, PARTS, Part, Result
 from cudal1_worker.oracle.flow import Alike, Flow, all_tensors
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call
 from cudal1_worker.oracle.tested import Fault, Step
@@ -109,6 +109,8 @@ class Questions:
             faults.append(Fault(f"{name} {words}", change=change, rounds=change is omitted.in_eight_bits, twin=twin))
         for words, change in omitted.of_functions(call, result[0]):
             faults.append(Fault(f"{name} {words}", change=change, twin=twin, scattered=True))
+        for words, change in omitted.kept(call, result[0]) if call.is_opaque else ():
+            faults.append(Fault(f"{name} {words}", change=change, twin=twin, chooses=True))
         rounded = [(lower, factor) for factor in (call.product.factors if call.is_product else (None,)) if lower]
         if lower == "tf32":  # its roundings may be excused, and those of the next one not
             rounded.append(("bfloat16", None))
@@ -120,7 +122,8 @@ class Questions:
         terms = dict(zip(call.product.factors, call.along, strict=True)) if call.is_product and call.terms else {}
         computes = computes or call.is_product or call.kind == "elementwise"
         lower = lower if call.is_product and lower != "float8" else ""
-        return Step(name, twin, faults, shapes, call.is_product, computes, terms=terms, lower=lower)
+        pointwise = call.kind == "elementwise"
+        return Step(name, twin, faults, shapes, call.is_product, computes, pointwise, terms=terms, lower=lower)
 
     def of_part(
         self, k: int, step: Step, operand: int | str | Result, part: Part, mask: torch.Tensor
@@ -131,6 +134,10 @@ class Questions:
         if part.one_of > PARTS and step.share < LITTLE / PARTS * part.one_of:
             return
         of = f"{part.words} of {'' if isinstance(operand, Result) else f'operand {operand} of '}{step.name}"
+        if part.one_of == HALVES:
+            if step.is_pointwise:
+                yield Fault(f"{of} left out", k, omitted.zeroed, twin=step.twin, part=part)
+            return
         if not isinstance(operand, Result) and not (part.scattered and step.is_product):
             # No program multiplies single elements alone.
             left_out = partial(omitted.without, operand=operand)

@@ -56,6 +56,8 @@ class Step:
     is_product: bool = False
     computes: bool = False
     """Whether it is a product, a function, or an opaque call that does more than move values."""
+    is_pointwise: bool = False
+    """Whether it is a pointwise function."""
     of_state: bool = False
     """Whether it computes, and something that it reads depends on the model's state."""
     terms: dict[int, int] = field(default_factory=dict[int, int])
