@@ -134,7 +134,7 @@ def _lines(value: torch.Tensor, secret: int) -> torch.Tensor:
     count, size = math.prod(value.shape[:-1]), value.shape[-1]
     if count * size > _MOST:
         generator = torch.Generator().manual_seed(secret)
-        some = torch.randint(count, (max(1, _MOST // size),), generator=generator).to(value.device)
+        some = torch.randperm(count, generator=generator)[: max(1, _MOST // size)].to(value.device)
         places = list[torch.Tensor]()
         for length in reversed(value.shape[:-1]):  # `torch.unravel_index` imports sympy
             places.insert(0, some % length)
@@ -235,6 +235,8 @@ class Windows:
         self._hashes: list[torch.Tensor] = []
         self._again: list[torch.Tensor] = []
         self._single: list[torch.Tensor] = []
+        self._twice = 0.0
+        """Share of the first draw's windows that it has at several places."""
 
     def add(self, flat: torch.Tensor) -> None:
         """Add the next draw's elements, as integers."""
@@ -246,7 +248,10 @@ class Windows:
             return
         hashes, changes = windows_of(flat, self._length)
         telling = changes >= max(_CHANGES, int(changes.double().mean()) // 2)
-        if self._hashes:
+        if not self._hashes:
+            _, place, counts = hashes.unique(return_inverse=True, return_counts=True)
+            self._twice = float(((counts > 1)[place] & telling).double().mean())
+        else:
             came = _came(torch.cat(self._hashes), hashes, telling).split([len(one) for one in self._hashes])
             self._again = [one | new for one, new in zip(self._again, came, strict=True)]
         if len(hashes) > _SOME:
@@ -262,9 +267,9 @@ class Windows:
 
     @property
     def share(self) -> float:
-        """The same, or that of its single elements at the same positions."""
+        """The same, that of its single elements at the same positions, or of windows that one draw has twice."""
         single = _same_places(torch.stack(self._single)) if self._single else 0.0
-        return max(single, self.came)
+        return max(single, self.came, self._twice)
 
 
 def came_again(first: torch.Tensor, second: torch.Tensor) -> float:
