@@ -182,6 +182,16 @@ LEFT_OUT = {
         "(-(99 * x[:, :1] - 99 * w.view(1, -1)).square()).exp().sum(-1, keepdim=True) + t",
         "the least half of the elements of step",
     ),
+    "a number of Python that takes long": (
+        "(lambda v: t + sum(__import__('math').sin(k * v) for k in range(20000)))(float(x[0, 0]))",
+        "(Python, or a library that Python calls)",
+    ),
+    "numpy behind an object of its own": (
+        "(lambda o: t + float(__import__('numpy').sort(__import__('numpy').from_dlpack(o), None)[0] < -9e9))"
+        "(type('O', (), {'__dlpack__': lambda o, **k: torch.utils.dlpack.to_dlpack(big),"
+        " '__dlpack_device__': lambda o: (1, 0)})())",
+        "(Python, or a library that Python calls)",
+    ),
     "a function of Python": ("x.clone().apply_(lambda v: v + 1)", "(Tensor.apply_)"),
     "experts behind a rounding": (
         "(8 * torch.einsum('te,ted->td', (40 * x[:, :8]).softmax(-1), (x[:, None] * w[:8]).exp())).round()",

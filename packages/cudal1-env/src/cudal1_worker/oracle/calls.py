@@ -26,6 +26,10 @@ _LEAST_S = 1e-6
 """Least duration of a call, in seconds."""
 _SPARED = 0.05
 """Share of the forward pass's time that its cheapest calls take together; these are not chosen."""
+_PAUSE_S = 1e-4
+"""Seconds between two operators that Python and modes take at most."""
+_TRIES = 30
+"""Runs of which at least one must not work outside of operators; the machine may be busy in some."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _EXITS = (
@@ -141,6 +145,39 @@ class _Foreign(Mode):
         if name_of(func).startswith("_foreach") or func.namespace not in _OWN:
             self.found = name_of(func)
         return func(*args, **kwargs)
+
+
+class _Outside(Mode):
+    """Adds up the seconds between operators, of any kind, beyond `_PAUSE_S` each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._ended = time.perf_counter()
+
+    def pause(self) -> None:
+        """Count the time since the last operator."""
+        self.seconds += max(0.0, time.perf_counter() - self._ended - _PAUSE_S)
+
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.pause()
+        result = func(*args, **kwargs)
+        self._ended = time.perf_counter()
+        return result
+
+
+def outside(run: Callable[[list[Any]], object], values: list[Any]) -> float:
+    """Return the share of a forward pass's time outside of operators, the least of several runs."""
+    least = 1.0
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        with _Outside() as mode:
+            run(values)
+            mode.pause()
+        least = min(least, mode.seconds / (time.perf_counter() - began))
+        if least < _SPARED:
+            break
+    return least
 
 
 def timed(run: Callable[[list[Any]], object], values: list[Any], device: torch.device) -> list[float]:

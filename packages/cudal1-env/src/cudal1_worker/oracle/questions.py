@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker.oracle import omitted
-from cudal1_worker.oracle.calls import EXTREMES, Calls, Exits, chosen, tensors, timed
+from cudal1_worker.oracle.calls import EXTREMES, Calls, Exits, chosen, outside, tensors, timed
 from cudal1_worker.oracle.dependence import HALVES, PARTS, Part, Result
 from cudal1_worker.oracle.flow import Alike, Flow, all_tensors
 from cudal1_worker.oracle.steps import LOWER, OTHERS, Call
@@ -49,6 +49,8 @@ class Questions:
         with Exits() as exits:
             self._oracle.run(model, values)
         self.exit = exits.found
+        if not self.exit and outside(partial(self._oracle.run, model), values) >= LITTLE:
+            self.exit = "Python, or a library that Python calls"
         if self.exit:
             return tested
         seconds = timed(partial(self._oracle.run, model), values, self._oracle.device)
