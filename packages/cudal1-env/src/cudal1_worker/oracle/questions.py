@@ -49,7 +49,7 @@ class Questions:
         with Exits() as exits:
             self._oracle.run(model, values)
         self.exit = exits.found
-        if not self.exit and outside(partial(self._oracle.run, model), values) >= LITTLE:
+        if not self.exit and outside(partial(self._oracle.run, model), values, self._oracle.device) >= LITTLE:
             self.exit = "Python, or a library that Python calls"
         if self.exit:
             return tested
