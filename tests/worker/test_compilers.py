@@ -141,6 +141,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 """
 
 
+def flags_of_torch() -> list[str]:
+    folders = [*include_paths(), sysconfig.get_path("include")]
+    includes = [part for folder in folders for part in ("-isystem", folder)]
+    return ["-DTORCH_API_INCLUDE_EXTENSION_H", *includes, "-fPIC", "-std=c++20"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "all_types"), [("torch::matmul(x, zeros)", False), ("at::cat({x, zeros}, 1)", True)])
 def test_light_headers_suffice_for_an_extension(
@@ -148,16 +154,26 @@ def test_light_headers_suffice_for_an_extension(
 ) -> None:
     compiler, calls = counting
     (tmp_path / "a.cpp").write_text(EXTENSION.replace("CALL", call))
-    folders = [*include_paths(), sysconfig.get_path("include")]
-    flags = [part for folder in folders for part in ("-isystem", folder)]
-    done = compile_with(
-        "g++", tmp_path, tmp_path / "a.cpp", "-DTORCH_API_INCLUDE_EXTENSION_H", *flags, "-fPIC", "-std=c++20",
-        CUDAL1_CXX=compiler,
-    )  # fmt: skip
+    done = compile_with("g++", tmp_path, tmp_path / "a.cpp", *flags_of_torch(), CUDAL1_CXX=compiler)
     assert done.returncode == 0, done.stdout
     (light,) = calls.read_text().splitlines()
     assert "/light" in light
     assert ("CUDAL1_ALL_TYPES" in light) == all_types
+
+
+@pytest.mark.slow
+def test_precompiled_headers_are_used_with_the_flags_of_torch(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    maker = [sys.executable, "-P", "-m", "cudal1_worker.compilers.headers", str(made)]
+    subprocess.run(maker, check=True, capture_output=True)
+    for name, call, used in (("a", "torch::matmul(x, zeros)", True), ("b", "at::cat({x, zeros}, 1)", False)):
+        (tmp_path / f"{name}.cpp").write_text(EXTENSION.replace("CALL", call))
+        done = compile_with(
+            "g++", tmp_path, tmp_path / f"{name}.cpp", *flags_of_torch(), "-H", CUDAL1_HEADERS=str(made)
+        )
+        assert done.returncode == 0, done.stdout
+        assert (f"! {made}/{compilers.HEADER}.gch" in done.stdout) == used
 
 
 def test_only_the_factories_that_a_text_names_are_declared() -> None:

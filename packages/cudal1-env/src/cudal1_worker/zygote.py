@@ -131,6 +131,8 @@ def _point_compilers(entered: sandbox.Report) -> None:
         os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(entered.build, "inductor")
         os.environ.update(compilers.settings(os.environ, entered.build))
+        if entered.build == sandbox.BUILD_PATH:
+            os.environ["CUDAL1_HEADERS"] = sandbox.HEADERS_PATH
 
 
 if __name__ == "__main__":

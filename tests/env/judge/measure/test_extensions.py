@@ -188,3 +188,33 @@ def test_nothing_of_a_verdict_gets_into_the_store(judge: Judge, entries: Callabl
         assert one.status is Status.CORRECT, one.message
         (entry,) = entries()
         assert len(list((entry / "files" / "triton").iterdir())) == 1, "what its call on made-up inputs left"
+
+
+HEADERS = """import os
+import torch
+import torch.nn as nn
+
+# load_inline
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        assert os.listdir("/tmp/headers") == ["extension.h"]
+        try:
+            open("/tmp/headers/extension.h.gch", "w")
+        except OSError:
+            return
+        raise AssertionError("a worker may write there")
+
+    def forward(self, x):
+        return x * 2
+"""
+
+
+def test_workers_see_precompiled_headers_read_only(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "extension.h").write_text("")
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(judge._builder.headers, "_place", tmp_path)
+    found = judge.evaluate(TASK, HEADERS)
+    assert found.status is Status.CORRECT, found.message

@@ -14,6 +14,8 @@ COMPILED = "compiled"
 """Subfolder of the build folder for compiled objects and messages."""
 UNSETTLED = "unsettled"
 """File in that subfolder: a compiler failed for a reason other than its source."""
+HEADER = "extension.h"
+"""File that includes what torch includes in an extension with bindings; its precompiled form is beside it."""
 
 
 def settings(environment: Mapping[str, str], build: str) -> dict[str, str]:

@@ -39,6 +39,7 @@ _OTHER_MEANING = re.compile(
 )
 """Functions that torch overloads in the header of all operators, and names from headers that are left out."""
 _OPERATOR = re.compile(rb"\b(?:at|torch)\s*::\s*(\w+)\b(?!\s*::)")
+_LIGHT = [f"-I{compilers.FOLDER}/light", "-DAT_PER_OPERATOR_HEADERS"]
 _FACTORIES = "torch/csrc/autograd/generated/variable_factories.h"
 _INCLUDED = re.compile(r"#include <ATen/ops/(\w+)\.h>")
 _BINDINGS = re.compile(rb"PYBIND11|\bpy\s*::|pybind|THP|PyObject")
@@ -63,6 +64,11 @@ class Call:
     output: str
     depfile: str | None
     text: bytes
+
+    @property
+    def is_nvcc(self) -> bool:
+        """Whether it is nvcc's."""
+        return os.path.basename(self.compiler[0]) == "nvcc"
 
     @property
     def key(self) -> str | None:
@@ -115,16 +121,32 @@ def light_flags(call: Call, folder: str) -> list[str] | None:
         with contextlib.suppress(OSError), open(f"{include}/ATen/ops/{name}.h", "rb") as file:
             texts.append(file.read())
             named += ["-include", f"ATen/ops/{name}.h"]
+    light = _LIGHT.copy()
+    if any(map(_ALL_TYPES.search, texts)):
+        light.append("-DCUDAL1_ALL_TYPES")
+    if _BINDINGS.search(call.text):
+        light.append("-DCUDAL1_PYTHON_BINDINGS")
+    header = f"{os.environ.get('CUDAL1_HEADERS')}/{compilers.HEADER}"
+    if light == [*_LIGHT, "-DCUDAL1_PYTHON_BINDINGS"] and not call.is_nvcc and os.path.exists(f"{header}.gch"):
+        return [*light, "-include", header, *named]
     for include in includes:
         with contextlib.suppress(OSError), open(f"{include}/{_FACTORIES}") as file:
-            header = factories(file.read(), operators)
+            text = factories(file.read(), operators)
             os.makedirs(os.path.dirname(f"{folder}/{_FACTORIES}"))
             with open(f"{folder}/{_FACTORIES}", "w") as out:
-                out.write(header)
-    bindings = ["-DCUDAL1_PYTHON_BINDINGS"] if _BINDINGS.search(call.text) else []
-    all_types = ["-DCUDAL1_ALL_TYPES"] if any(map(_ALL_TYPES.search, texts)) else []
-    light = [f"-I{folder}", f"-I{compilers.FOLDER}/light", "-DAT_PER_OPERATOR_HEADERS"]
-    return [*light, *bindings, *all_types, *named]
+                out.write(text)
+    return [f"-I{folder}", *light, *named]
+
+
+def precompile(call: Call, folder: str) -> None:
+    """Make a header that g++ uses in later compilations; where their flags differ, it reads the header's text."""
+    header = f"{folder}/{compilers.HEADER}"
+    with open(header, "w") as file:
+        file.write("#include <torch/extension.h>\n")
+    skipped = {"-c", call.source, "-o", call.output, "-MMD", "-MF", call.depfile}
+    kept = [one for one in call.arguments if one not in skipped and not one.startswith("-DTORCH_EXTENSION_NAME")]
+    flags = [*_LIGHT, "-DCUDAL1_PYTHON_BINDINGS", *kept]
+    _run([*call.compiler, *flags, "-x", "c++-header", header, "-o", f"{header}.gch"])
 
 
 def factories(header: str, named: Collection[str]) -> str:
@@ -178,6 +200,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
     call = parse(compiler, arguments)
     if call is None:
         os.execvp(compiler[0], [*compiler, *arguments])
+    if "CUDAL1_MAKE_HEADERS" in os.environ:
+        precompile(call, os.environ["CUDAL1_MAKE_HEADERS"])
+        return 1  # there is no object
     folder, key = os.environ.get("CUDAL1_COMPILED"), call.key
     kept = None if folder is None or key is None else os.path.join(folder, key)
     if kept is not None and (code := _from(kept, call)) is not None:

@@ -16,11 +16,21 @@ from collections.abc import Callable, Iterable
 from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, namespaces, seccomp
 from cudal1_worker.sandbox.gate import Gate
 from cudal1_worker.sandbox.mounts import readable_paths
-from cudal1_worker.sandbox.spec import BUILD_PATH, GPU_NODE, LAYERS, NOBODY, Report, SandboxFailure, Spec
+from cudal1_worker.sandbox.spec import (
+    BUILD_PATH,
+    GPU_NODE,
+    HEADERS_PATH,
+    LAYERS,
+    NOBODY,
+    Report,
+    SandboxFailure,
+    Spec,
+)
 
 __all__ = [
     "BUILD_PATH",
     "GPU_NODE",
+    "HEADERS_PATH",
     "LAYERS",
     "NOBODY",
     "Gate",

@@ -13,7 +13,7 @@ import stat
 import sys
 
 from cudal1_worker.sandbox import identity, libc
-from cudal1_worker.sandbox.spec import BUILD_PATH, Spec
+from cudal1_worker.sandbox.spec import BUILD_PATH, HEADERS_PATH, Spec
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
 """Folders of the system; links (`/bin` to `usr/bin`) are recreated as links."""
@@ -51,6 +51,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     folders, links = _visible(spec)
     sources = _open(folders)
     build = _open([spec.build_dir] if spec.build_dir is not None else [])
+    headers = _open([spec.headers] if spec.headers is not None else [])
     names = [*DEVICES, *(spec.nvidia_nodes() if spec.device == "cuda" else [])]
     devices = _open([f"/dev/{name}" for name in names])
     null = os.open("/dev/null", os.O_PATH)
@@ -78,9 +79,11 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
                 _bind(fd, root + path)
     for _, fd in build:
         _copy(fd, root + BUILD_PATH, spec.user)
+    for _, fd in headers:
+        _bind(fd, root + HEADERS_PATH)
     for path in spec.hidden:
         _hide(root + path, null)
-    for _, fd in [*sources, *build, *devices, ("", null)]:
+    for _, fd in [*sources, *build, *headers, *devices, ("", null)]:
         os.close(fd)
     os.chdir(root)
     libc.pivot_root(".", ".")

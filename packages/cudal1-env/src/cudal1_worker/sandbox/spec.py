@@ -32,6 +32,9 @@ GPU_NODE = re.compile(r"nvidia[0-9]+")
 BUILD_PATH = "/tmp/build"
 """Path of the build folder in a mount namespace: in the private /tmp, whose size limit includes it."""
 
+HEADERS_PATH = "/tmp/headers"
+"""Path of the judge's precompiled headers in a mount namespace."""
+
 NOBODY = 65534
 """User and group to which root drops, unless the worker has its own (`Spec.user`)."""
 
@@ -59,6 +62,8 @@ class Spec:
     """Visible folders to cover with an empty one."""
     build_dir: str | None = None
     """Folder on the host; `BUILD_PATH` starts as its copy. Without a mount namespace the worker writes into it."""
+    headers: str | None = None
+    """Folder on the host with precompiled headers, visible read-only as `HEADERS_PATH`; needs a mount namespace."""
     user: int = NOBODY
     """User and group of root's worker. The kernel bounds some resources by user, such as descriptors in flight; of
     these no worker may take another's."""

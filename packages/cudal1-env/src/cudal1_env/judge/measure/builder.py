@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cudal1_data.sources.starter import STARTER_FOLDER
@@ -14,12 +14,13 @@ from cudal1_env.judge.device.cpu import cpu_info
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case, Role
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.precompile import Precompilations, compiles, compiles_by_torch
+from cudal1_env.judge.measure.precompile import Precompilations, builds_extension, compiles, compiles_by_torch
 from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.build_store import BuildStore, build_key
+from cudal1_env.judge.workers.headers import Headers
 from cudal1_env.judge.workers.lease import Hold, sharing
 from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.judge.workers.worker import Worker
@@ -73,6 +74,7 @@ class Builder:
         self._with_compiler = Zygote(device.environment, preload=(*always, *_COMPILER))
         self.folders = BuildFolders()
         self.store = BuildStore(settings.build_store_bytes)
+        self.headers = Headers(device.environment, kept=settings.build_store_bytes > 0)
         self.precompilations = Precompilations(self)
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
@@ -200,7 +202,10 @@ class Builder:
         """Return a candidate's empty arm, and its build folder if that is on the host."""
         begins_as, folder = self.folders.begin(snapshot, private=self.private_files())
         with case.watch.phase("start"):
-            worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
+            spec = self.spec(begins_as, core=core, blind=blind)
+            if builds_extension(case.source):
+                spec = replace(spec, headers=self.headers.folder)
+            worker = self._zygote_of(case).fork("arm", spec)
         return self.arm(worker, pool.io_spec, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:
@@ -244,6 +249,7 @@ class Builder:
         """Stop every process and remove every file that this builder made."""
         self.zygote.close()
         self._with_compiler.close()
+        self.headers.close()
         self.folders.close()
 
 

@@ -67,9 +67,14 @@ def compiles_by_torch(source: str) -> bool:
     return _BY_TORCH.search(source) is not None
 
 
+def builds_extension(source: str) -> bool:
+    """Return whether a program's text names torch's builder of extensions, which calls g++ and nvcc."""
+    return _BY_NVCC.search(source) is not None
+
+
 def _compiles_slowly(source: str) -> bool:
     """Return whether a program's text names a compiler that may take minutes: torch's or nvcc."""
-    return compiles_by_torch(source) or _BY_NVCC.search(source) is not None
+    return compiles_by_torch(source) or builds_extension(source)
 
 
 def is_precompiled(case: Case) -> bool:
@@ -129,6 +134,8 @@ class Precompilations:
         compiler failed for a passing reason such as lack of memory; the next verdict tries again.
         """
         began = time.perf_counter()
+        if builds_extension(case.source) and self._builder.private_files():
+            self._builder.headers.expect()
         made, whole = self._attempts(case, pool, hold)
         made = replace(made, seconds=time.perf_counter() - began)
         final = made.fault is None or _NVCC_FAILED in made.fault.message
@@ -145,7 +152,7 @@ class Precompilations:
         """Precompile; also return whether it completed without giving way to a waiter for the device."""
         builder = self._builder
         first: Precompilation | None = None
-        if hold is None and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
+        if hold is None and builder.device.locks and builds_extension(case.source) and builder.private_files():
             first = self._tried(case, pool, None, Hold(), blind=True)
             if first.fault is not None and (
                 first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
