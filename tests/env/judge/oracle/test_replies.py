@@ -197,6 +197,7 @@ def test_a_machine_without_memory_for_a_block_is_too_small_for_the_task(judge: A
         ("* self.scale", "* self.scale, None", "file/odd: an output of Model.forward is of type NoneType; "),
         ("import torch\n", "import torsch\n", "file/odd: the reference failed in its import: ModuleNotFoundError"),
         ("nn.Linear(8, 8)", "nn.Linear(8)", "file/odd: the reference failed in its constructor or first call: TypeE"),
+        ("import torch\n", "import torch\n__import__('os')._exit(3)\n", "process died with exit code 3 in its import"),
     ],
 )
 def test_a_reference_that_cannot_be_judged_is_described_in_its_authors_words(

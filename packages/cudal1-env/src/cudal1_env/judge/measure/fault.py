@@ -75,5 +75,4 @@ def fault_of_death(error: Dead, what: str, *, withheld: bool) -> Fault:
         return Fault(Status.OUT_OF_MEMORY, f"the worker was killed during {what}, most likely for its memory")
     if withheld:
         return Fault(Status.CRASH, f"the worker died during {what}")
-    how = f"of signal {number}" if number is not None else f"with exit code {error.how.get('exit')}"
-    return Fault(Status.CRASH, f"the worker died {how} during {what}")
+    return Fault(Status.CRASH, f"the worker died {error} during {what}")

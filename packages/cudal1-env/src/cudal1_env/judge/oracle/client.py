@@ -226,7 +226,7 @@ class OracleClient:
             why = "most likely for its memory or by a limit that it set"
             self._gone = partial(TooLargeError, f"{about} was killed in {step}, {why}")
         else:
-            self._gone = partial(TaskError, f"{about} ended its process ({error}) in {step}")
+            self._gone = partial(TaskError, f"{about}'s process died {error} in {step}")
         return self._gone()
 
     def _check_room(self, size_bytes: int) -> None:

@@ -42,10 +42,11 @@ than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
 
 
 class Dead(Exception):
-    """A worker ended; `how` is its supervisor's report: `{"signal": n}` or `{"exit": n}`."""
+    """A worker ended; `how` is its supervisor's report: `{"signal": n}` or `{"exit": n}`. The text is how it died."""
 
     def __init__(self, how: dict[str, Any]) -> None:
-        super().__init__(str(how))
+        known = f"of signal {how['signal']}" if "signal" in how else f"with exit code {how.get('exit')}"
+        super().__init__("having closed its channel" if how.get("closed") else known)
         self.how = how
 
 
