@@ -193,6 +193,7 @@ def test_a_machine_without_memory_for_a_block_is_too_small_for_the_task(judge: A
     ("old", "new", "said"),
     [
         ("[torch.randn(4, 8)]", "[[torch.randn(4, 8)]]", "file/odd: input 0 of get_inputs() is a list with tensors; "),
+        ("[torch.randn(4, 8)]", "torch.randn(4, 8)", "file/odd: get_inputs() returns a tensor; return a list"),
         ("return [2.0]", "return [object()]", "a value of get_inputs() or get_init_inputs() is of type object; "),
         ("* self.scale", "* self.scale, None", "file/odd: an output of Model.forward is of type NoneType; "),
         ("import torch\n", "import torsch\n", "file/odd: the reference failed in its import: ModuleNotFoundError"),

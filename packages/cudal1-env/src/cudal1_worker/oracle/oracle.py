@@ -147,7 +147,10 @@ class Oracle:
         self.seeds.start(seed, self.device)
         # Draw on the device that needs them.
         with self.seeds.only(), contextlib.nullcontext() if self.device.type == "cpu" else self.device:
-            values = list(self.module.get_inputs())
+            found = self.module.get_inputs()
+        if isinstance(found, torch.Tensor):
+            raise Failure("task", "get_inputs() returns a tensor; return a list of inputs, such as [x]")
+        values = list(found)
         if (place := inputs.nested(values)) is not None:
             raise Failure(
                 "task",
