@@ -236,7 +236,7 @@ class Windows:
         self._again: list[torch.Tensor] = []
         self._single: list[torch.Tensor] = []
         self._twice = 0.0
-        """Share of the first draw's windows that it has at several places."""
+        """Share of the first draw's windows that it has at several places; zero if it has few values."""
 
     def add(self, flat: torch.Tensor) -> None:
         """Add the next draw's elements, as integers."""
@@ -248,10 +248,10 @@ class Windows:
             return
         hashes, changes = windows_of(flat, self._length)
         telling = changes >= max(_CHANGES, int(changes.double().mean()) // 2)
-        if not self._hashes:
+        if not self._hashes and len(flat.unique()) >= _FEW:  # the columns of a mask are often alike
             _, place, counts = hashes.unique(return_inverse=True, return_counts=True)
             self._twice = float(((counts > 1)[place] & telling).double().mean())
-        else:
+        elif self._hashes:
             came = _came(torch.cat(self._hashes), hashes, telling).split([len(one) for one in self._hashes])
             self._again = [one | new for one, new in zip(self._again, came, strict=True)]
         if len(hashes) > _SOME:
