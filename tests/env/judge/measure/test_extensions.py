@@ -190,20 +190,20 @@ def test_nothing_of_a_verdict_gets_into_the_store(judge: Judge, entries: Callabl
         assert len(list((entry / "files" / "triton").iterdir())) == 1, "what its call on made-up inputs left"
 
 
-HEADERS = """import os
-import torch
+HEADERS = """import torch
 import torch.nn as nn
 
 # load_inline
 class ModelNew(nn.Module):
     def __init__(self):
         super().__init__()
-        assert os.listdir("/tmp/headers") == ["extension.h"]
-        try:
-            open("/tmp/headers/extension.h.gch", "w")
-        except OSError:
-            return
-        raise AssertionError("a worker may write there")
+        assert open("/tmp/headers/extension.h").read() == "// header"
+        for name in ("extension.h", "extension.h.gch"):
+            try:
+                open(f"/tmp/headers/{name}", "w")
+            except OSError:
+                continue
+            raise AssertionError("a worker may write there")
 
     def forward(self, x):
         return x * 2
@@ -213,8 +213,9 @@ class ModelNew(nn.Module):
 def test_workers_see_precompiled_headers_read_only(
     judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "extension.h").write_text("")
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr(judge._builder.headers, "_place", tmp_path)
+    made = tmp_path / "made"
+    made.mkdir(mode=0o711)
+    (made / "extension.h").write_text("// header")
+    monkeypatch.setattr(judge._builder.headers, "_place", made)
     found = judge.evaluate(TASK, HEADERS)
     assert found.status is Status.CORRECT, found.message

@@ -36,6 +36,15 @@ def build_key(*parts: object) -> str:
     return hashlib.sha256(json.dumps([PROTOCOL_VERSION, *parts]).encode()).hexdigest()
 
 
+def is_own(folder: Path) -> bool:
+    """Return whether only this user can write to a folder."""
+    try:
+        info = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
+
+
 class _Manifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +77,7 @@ class BuildStore:
             MachineError: `target` cannot be written, as on a full disk.
         """
         entry = self.folder / key
-        if self.max_bytes <= 0 or not self._is_own() or not entry.is_dir():
+        if self.max_bytes <= 0 or not is_own(self.folder) or not entry.is_dir():
             return None
         try:
             manifest = _Manifest.model_validate_json((entry / _MANIFEST).read_bytes())
@@ -95,19 +104,11 @@ class BuildStore:
             return
         with contextlib.suppress(OSError, MachineError):  # for example a full disk: build again next time
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not self._is_own():
+            if not is_own(self.folder):
                 return
             remove_abandoned(self.folder, _ASIDE, remove)
             self._write(key, snapshot, note)
             self._evict()
-
-    def _is_own(self) -> bool:
-        """Return whether only this user can write to the folder."""
-        try:
-            info = self.folder.lstat()
-        except OSError:
-            return False
-        return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
     def _write(self, key: str, snapshot: Path, note: str) -> None:
         aside, lock = make_owned(self.folder, _ASIDE)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cudal1_env.calibration import cache_folder
 from cudal1_env.judge.workers.build_folders import remove
-from cudal1_env.judge.workers.build_store import build_key
+from cudal1_env.judge.workers.build_store import build_key, is_own
 from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.sandbox import clean_environment
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
@@ -50,8 +50,9 @@ class Headers:
 
     @property
     def folder(self) -> str | None:
-        """Folder of the headers; None until they are complete."""
-        return str(self._place) if self._place is not None and self._place.is_dir() else None
+        """Folder of the headers; None until they are complete, or if others could have written them."""
+        place = self._place
+        return str(place) if place is not None and is_own(place.parent) and is_own(place) else None
 
     def expect(self) -> None:
         """Count a program with an extension, and begin to make the headers if that is worthwhile."""
@@ -82,6 +83,8 @@ class Headers:
         """Make the headers, or leave none where that fails: extensions compile without."""
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not is_own(place.parent):
+                return
             remove_abandoned(place.parent, _ASIDE, remove)
             for other in place.parent.iterdir():
                 if time.time() - other.stat().st_mtime > _UNUSED_S:
