@@ -1,7 +1,8 @@
 """How long do extensions take to build? `python benchmarks/builds.py OUT.jsonl [--at-once 16] [--repeats 2]`.
 
 First `load_inline` with torch's compilers ("stock") and with the judge's ("ours"), alternating: one build alone, and
-`--at-once` builds in parallel. Each build has a fresh process with torch already imported, and a unique source. Then
+`--at-once` builds in parallel. Each build has a fresh process with torch already imported, and a unique source. "Ours"
+has the precompiled headers, as from a judge's third extension on; their making has a line of its own. Then
 verdicts: a program with the extension, cold, again, and by another judge (both from the store); on a GPU also the same
 kernel through NVRTC. Without a GPU, a C++ extension replaces the CUDA one. One JSON line each, then one with the
 summary (medians), which is also printed.
@@ -118,12 +119,12 @@ def call(device: Device, factor: float) -> str:
     return CALL[device].format(text=text)
 
 
-def builds_s(device: Device, ours: bool, count: int, first: int) -> tuple[list[float], float]:
+def builds_s(device: Device, headers: str | None, count: int, first: int) -> tuple[list[float], float]:
     """Build extensions in parallel.
 
     Args:
         device: For a GPU, or for the CPU.
-        ours: Whether to use the judge's compilers.
+        headers: Folder of precompiled headers for the judge's compilers; None for torch's.
         count: Number of extensions.
         first: Number of the first source.
 
@@ -135,7 +136,9 @@ def builds_s(device: Device, ours: bool, count: int, first: int) -> tuple[list[f
         for number in range(first, first + count):
             folder = Path(root, str(number))
             environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(folder), "TORCH_NO_COMPILER_WRAPPER": "1"}
-            environment |= architecture(device) | (compilers.settings(os.environ, str(folder)) if ours else {})
+            environment |= architecture(device)
+            if headers is not None:
+                environment |= {**compilers.settings(os.environ, str(folder)), "CUDAL1_HEADERS": headers}
             command = [sys.executable, "-c", CHILD.format(call=call(device, 2.0 + number / 1000))]
             pipe = subprocess.PIPE
             children.append(subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True))
@@ -199,17 +202,21 @@ def main() -> None:
     alone: dict[str, list[float]] = {"stock": [], "ours": []}
     together: dict[str, float] = {}
     number = 0
-    for count, repeats in ((1, options.repeats), (options.at_once, 1)):
-        for repeat in range(repeats):
-            for way in ("stock", "ours"):
-                seconds, all_s = builds_s(device, way == "ours", count, number)
-                number += count
-                line = {"way": way, "at_once": count, "repeat": repeat, "seconds": seconds, "all_s": all_s}
-                file.add({"kind": "build", **line})
-                print(json.dumps(line), file=sys.stderr, flush=True)
-                if count == 1:
-                    alone[way] += seconds
-                together[way] = all_s
+    with tempfile.TemporaryDirectory() as headers:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-P", "-m", "cudal1_worker.compilers.headers", headers], check=True)
+        file.add({"kind": "headers", "seconds": time.perf_counter() - began})
+        for count, repeats in ((1, options.repeats), (options.at_once, 1)):
+            for repeat in range(repeats):
+                for way in ("stock", "ours"):
+                    seconds, all_s = builds_s(device, headers if way == "ours" else None, count, number)
+                    number += count
+                    line = {"way": way, "at_once": count, "repeat": repeat, "seconds": seconds, "all_s": all_s}
+                    file.add({"kind": "build", **line})
+                    print(json.dumps(line), file=sys.stderr, flush=True)
+                    if count == 1:
+                        alone[way] += seconds
+                    together[way] = all_s
     judged = verdicts(device)
     for line in judged:
         file.add(line)
