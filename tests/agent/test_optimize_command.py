@@ -16,7 +16,13 @@ from cudal1_agent.errors import TimeIsUpError
 from cudal1_agent.optimize import run
 from cudal1_agent.optimize.record import OptimizeRecord, report_text
 
-LARGE = MODULE.replace("ROWS = 64", "ROWS = 4096").replace("randn(ROWS, 8)", "randn(ROWS, 256)").replace("[8]", "[256]")
+# About 20 ms a call: on a busy machine the judge's own work was 1.7 ms, and a third of a call has to be more.
+LARGE = (
+    MODULE.replace("ROWS = 64", "ROWS = 4096")
+    .replace("randn(ROWS, 8)", "randn(ROWS, 256)")
+    .replace("[8]", "[256]")
+    .replace("return torch.tanh(x)", "for _ in range(8):\n            x = torch.tanh(x)\n        return x")
+)
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
