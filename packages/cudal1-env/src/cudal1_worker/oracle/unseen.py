@@ -139,12 +139,11 @@ class Unseen:
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
 
-        Without `precision`, only omitted work is tested, because an audit tests lower precision itself. The search ends
-        after `limit_s` seconds.
+        The search ends after `limit_s` seconds.
         """
         self._end = time.monotonic() + message["limit_s"]
         try:
-            return {"work": self._found(message["seeds"], precision=message["precision"]), "tried": True}
+            return {"work": self._found(message["seeds"]), "tried": True}
         except _OutOfTimeError:
             return {"work": "what a call leaves out (there was too little time to try)", "tried": True}
         except RuntimeError as error:
@@ -152,7 +151,7 @@ class Unseen:
                 raise
             return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
 
-    def _found(self, seeds: list[int], *, precision: bool) -> str:
+    def _found(self, seeds: list[int]) -> str:
         self._same.clear()
         self._tested = self._questions.steps(self._oracle.fresh_inputs(seeds[0], "own"), random.Random(seeds[0]))
         if self._questions.exit:
@@ -161,7 +160,7 @@ class Unseen:
         accepting: str | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
             one = self._set(seed)
-            left = [fault for fault in self._faults(one) if precision or not fault.rounds] if left is None else left
+            left = self._faults(one) if left is None else left
             left = [fault for fault in left if fault.part is None or fault.part in one.parts]
             accepted = self._accepting(one)
             accepting = accepted if accepting in (None, accepted) else ""  # one set accepts a scalar by chance

@@ -105,11 +105,11 @@ class AuditJudge(Judge):
                 self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
-        """Return what a program could keep or omit (`Pool.doubts`), but for lower precision, which an audit injects."""
+        """Return what a program could keep or omit (`Pool.doubts`), on draws that depend on the reference alone."""
         with self._with_room(task):
             pool = self._known_pool(task)
             pool.sets(0, 1)  # determines the tolerances first
-            return pool.doubts(precision=False)
+            return pool.doubts()
 
     def steps(self, task: Task, one: KnownSet) -> list[replies.Step]:
         """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""

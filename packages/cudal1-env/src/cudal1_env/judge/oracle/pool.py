@@ -104,7 +104,7 @@ Recurrence = tuple[list[float], list[int], list[int]]
 class Findings:
     """What a judge found out about tasks, by source: pools of different secrets share these properties of a task."""
 
-    unseen: dict[tuple[str, bool, float], str] = field(default_factory=dict[tuple[str, bool, float], str])
+    unseen: dict[tuple[str, float], str] = field(default_factory=dict[tuple[str, float], str])
     """Results of `Pool.unseen`."""
     recurrence: dict[str, Recurrence] = field(default_factory=dict[str, Recurrence])
     """Results of `Pool.recurrence`."""
@@ -257,37 +257,31 @@ class Pool:
 
     def is_searched(self, *, doubts: bool) -> bool:
         """Return whether `recurrence` and, if asked for, `doubts` are known without another question to the oracle."""
-        source, key = self.task.source, (self.task.source, True, self.settings.error_factor)
+        source, key = self.task.source, (self.task.source, self.settings.error_factor)
         return source in self._findings.recurrence and (not doubts or key in self._findings.unseen)
 
-    def unseen(self, *, precision: bool) -> str:
+    def unseen(self) -> str:
         """Return the first work that a program could omit undetected (`cudal1_worker.oracle.unseen`); empty if none.
 
         The oracle is asked once for each task, or again after it lacked memory.
-
-        Args:
-            precision: Whether lower precision of a product counts as omitted work.
         """
-        key = self.task.source, precision, self.settings.error_factor
+        key = self.task.source, self.settings.error_factor
         if (known := self._findings.unseen.get(key)) is not None:
             return known
         seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
         limit_s = _SEARCH_SHARE * self.settings.oracle_timeout_s
-        answer = self.oracle.ask("unseen", replies.Unseen, seeds=seeds, precision=precision, limit_s=limit_s)
+        answer = self.oracle.ask("unseen", replies.Unseen, seeds=seeds, limit_s=limit_s)
         if answer.tried:
             self._findings.unseen[key] = answer.work
         return answer.work
 
-    def doubts(self, *, precision: bool = True) -> list[str]:
+    def doubts(self) -> list[str]:
         """Return what a program could keep or omit although its outputs are correct; empty if nothing.
 
         Never call it during a measurement: the first call for a task runs the reference some hundred times.
-
-        Args:
-            precision: As in `unseen`.
         """
         with self._lock:
-            work, (_, again, fixed), spec = self.unseen(precision=precision), self.recurrence(), self.io_spec
+            work, (_, again, fixed), spec = self.unseen(), self.recurrence(), self.io_spec
         return [
             *(f"constant input {place}" for place in spec.constant_inputs),
             *(f"constant output {place}" for place in fixed),
