@@ -72,6 +72,17 @@ def test_layers_are_one_step_a_line_without_further_inputs() -> None:
         assert any(part in task.source for task in tasks), part
 
 
+def test_short_tasks_are_one_operator_or_layer_and_little_else() -> None:
+    tasks = list(load_suite("generated:short?n=240&seed=2"))
+    counts = [int(tag_of(task, "operators")) for task in tasks]
+    assert max(counts) <= 6
+    assert sum(count <= 2 for count in counts) > 0.8 * len(counts)
+    for part in ("torch.bmm(", "nn.Conv2d(", "torch.cumsum(", "torch.cumprod(", "torch.softmax(", "nn.GroupNorm("):
+        assert any(part in task.source for task in tasks), part
+    # A product or sum on its own would be a task of a benchmark that asks for one operator.
+    assert all("**0.5" in task.source for task, count in zip(tasks, counts, strict=True) if count == 1)
+
+
 def forward_of(task: Task) -> list[str]:
     return task.source.partition("def forward(self, x):\n")[2].partition("\n\n")[0].splitlines()
 

@@ -90,3 +90,14 @@ def sides_of(program: Program, draw: Draw, names: tuple[str, str, str], products
     program.size(names[0], near(draw, max(32.0, work * share / (terms * columns))), rows)
     program.size(names[1], terms, wide)
     program.size(names[2], columns, out)
+
+
+def batched_sides_of(program: Program, draw: Draw) -> None:
+    """Set `BATCH`, `ROWS`, `INNER` and `COLS` of a batch of products to reach a call's target time."""
+    batch, edge = draw.one((4, 6, 8, 12, 16)), draw.one((1024, 1536, 2048, 4096))
+    sides_of(program, draw, ("ROWS", "INNER", "COLS"), batch)
+    terms, columns = draw.one((512, 1024, 2048)), draw.one((1024, 2048, 3072))
+    many = gpu_rows(draw, program, 2.0 * terms * columns, max(terms, columns))
+    program.size("BATCH", batch, max(4, round(many / edge)))
+    for name, cuda in (("ROWS", edge), ("INNER", terms), ("COLS", columns)):
+        program.size(name, program.sizes[name][0], cuda)

@@ -20,6 +20,7 @@ from cudal1_data.generator.families.pooling import pooling
 from cudal1_data.generator.families.recurrent import recurrent
 from cudal1_data.generator.families.reduction import reduction
 from cudal1_data.generator.families.scan import scan
+from cudal1_data.generator.families.short import short
 from cudal1_data.generator.families.softmax import softmax
 from cudal1_data.generator.families.structured import structured
 from cudal1_data.generator.families.transposed_convolution import transposed_convolution
@@ -46,11 +47,12 @@ FAMILIES: dict[str, Family] = {
     "network": network,
     "llm": llm,
     "layers": layers,
+    "short": short,
 }
 """Families by name, in the order of `generated`."""
 
-NAMED_ONLY = frozenset({"layers"})
+NAMED_ONLY = frozenset({"layers", "short"})
 """Families that a suite has only if it names them."""
 
-FORWARD_ONLY = frozenset({"llm", "layers"})
+FORWARD_ONLY = frozenset({"llm", "layers", "short"})
 """Families without gradient tasks."""

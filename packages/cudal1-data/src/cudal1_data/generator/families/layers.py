@@ -6,6 +6,8 @@ needs a further input. A suite has this family only if it is named: `generated:l
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cudal1_data.generator.chain import apply_named, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
@@ -42,43 +44,57 @@ _WINDOWS = ((3, 2, 1, 1), (4, 2, 1, 0), (2, 2, 0, 0), (3, 2, 1, 0), (3, 1, 1, 0)
 """Transposed convolutions: kernel, stride, padding, output padding."""
 
 
+Behind = Callable[[Program, Draw, Value, tuple[Step, ...], tuple[str, ...]], Value]
+"""Writes what follows a layer's result; given are the larger steps and the kinds of operands that suit it."""
+
+
 def layers(program: Program, draw: Draw) -> None:
     """Write a layer and what follows it."""
-    draw.one((_after_linear, _after_convolution, _after_convolution, _after_transposed))(program, draw)
+    draw.one((after_linear, after_convolution, after_convolution, after_transposed))(program, draw, _steps)
 
 
-def _after_linear(program: Program, draw: Draw) -> None:
+def after_linear(program: Program, draw: Draw, behind: Behind) -> None:
+    """Write a linear layer, what follows it, and the sizes."""
     x = program.input("x", ("ROWS", "INNER"))
     h = program.keep(linear(program, draw, x, "INNER", "OUTER", layer=True))
-    h = _steps(program, draw, h, (normed_row, normed_row, reduced_row, logsumexp), ("parameter",))
+    h = behind(program, draw, h, (normed_row, normed_row, reduced_row, logsumexp), ("parameter",))
     program.returns(finished(program, draw, h))
     sides_of(program, draw, ("ROWS", "INNER", "OUTER"))
+    suit_groups(program, "OUTER")
+
+
+def suit_groups(program: Program, width: str) -> None:
+    """Make a width a multiple of the number of groups, if the program has groups."""
     if "GROUPS" in program.sizes:
-        cpu, cuda = program.sizes["OUTER"]
-        program.size("OUTER", cpu // 16 * 16, cuda // 16 * 16)
+        cpu, cuda = program.sizes[width]
+        program.size(width, cpu // 16 * 16, cuda // 16 * 16)
 
 
-def _after_convolution(program: Program, draw: Draw) -> None:
+def after_convolution(program: Program, draw: Draw, behind: Behind) -> None:
+    """Write a convolution, what follows it, and the sizes."""
     rank, forms = draw.one(((1, _FORMS), (2, _FORMS), (2, _FORMS), (3, _CUBES)))
     form = draw.one(forms)
     x = program.input("x", dims_of(rank))
     h = program.keep(convolved(program, draw, x, form, "OUT"))
     widening = draw.one((0.5, 1.0, 1.5, 2.0))
-    _maps(program, draw, h, x, dense_ns(form, rank, widening=widening), widening, 1.0)
+    _maps(program, draw, behind, h, x, dense_ns(form, rank, widening=widening), widening, 1.0)
 
 
-def _after_transposed(program: Program, draw: Draw) -> None:
+def after_transposed(program: Program, draw: Draw, behind: Behind) -> None:
+    """Write a transposed convolution, what follows it, and the sizes."""
     rank, window = draw.one((1, 2, 2, 3, 3)), draw.one(_WINDOWS)
     x = program.input("x", dims_of(rank))
     h = program.keep(grown(program, draw, x, window, out="OUT", bias=True))
     widening, growth = draw.one((0.5, 1.0, 2.0)), float(window[1] ** rank)
-    _maps(program, draw, h, x, 2.0 * window[0] ** rank * widening / 30.0, widening, growth)
+    _maps(program, draw, behind, h, x, 2.0 * window[0] ** rank * widening / 30.0, widening, growth)
 
 
-def _maps(program: Program, draw: Draw, h: Value, x: Value, dense_ns: float, widening: float, growth: float) -> None:
+def _maps(
+    program: Program, draw: Draw, behind: Behind, h: Value, x: Value, dense_ns: float, widening: float, growth: float
+) -> None:
     """Write the steps behind a layer that has `widening` times as many channels and `growth` times as many elements."""
     larger = (pooled_maps, normed_maps, normed_maps, averaged_maps, over_channels, logsumexp)
-    h = _steps(program, draw, h, larger, ("channel",))
+    h = behind(program, draw, h, larger, ("channel",))
     program.returns(finished(program, draw, h))
     program.cost_ns *= widening * growth
     set_sizes(program, draw, x.dims, dense_ns, widths={"OUT": widening}, growth=max(1.0, widening * growth))

@@ -71,7 +71,7 @@ def _elements(program: Program, draw: Draw) -> Value:
     table = [one for one in ELEMENTS if one.smooth or not program.backward]
     if program.dtype == "float16":  # its exponentials overflow
         table = [one for one in table if one.name != "poisson"]
-    parts = [_element(program, one, predicted, wanted) for one in draw.some(table, count)]
+    parts = [element(program, one, predicted, wanted) for one in draw.some(table, count)]
     h = parts[0] if count == 1 else joined(program, draw, program.keep(parts[0]), program.keep(parts[1]))
     if draw.chance(0.5):
         weights = sides(program, draw, _DIMS, 1, ("full", "column"), full="uneven")
@@ -79,7 +79,12 @@ def _elements(program: Program, draw: Draw) -> Value:
     return reduced(program, draw, h, "rows", names=("mean", "rms", "log_mean_exp", "mean_abs"))
 
 
-def _element(program: Program, operator: Operator, predicted: Value, wanted: Value) -> Value:
+def element(program: Program, operator: Operator, predicted: Value, wanted: Value) -> Value:
+    """Write a loss for each element.
+
+    Raises:
+        UnsuitableError: It is not informative.
+    """
     result = pointwise(operator, predicted, wanted)
     if result is None or not grid.informative(result.grid):
         raise UnsuitableError(f"{operator.name} is not informative")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
-from cudal1_data.generator.products import matmul, sides_of
+from cudal1_data.generator.products import batched_sides_of, matmul, sides_of
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import dots
 from cudal1_data.generator.shapes import gpu_rows, hidden, near, target_ns
@@ -45,13 +45,7 @@ def _batched(program: Program, draw: Draw) -> None:
     a = _factor(program, draw, "a", ("BATCH", "ROWS", "INNER"))
     b = _factor(program, draw, "b", right_dims)
     _epilogue(program, draw, matmul(draw, a, b, ("BATCH", "ROWS", "COLS"), "INNER", text=text, detail=detail))
-    batch, edge = draw.one((4, 6, 8, 12, 16)), draw.one((1024, 1536, 2048, 4096))
-    sides_of(program, draw, ("ROWS", "INNER", "COLS"), batch)
-    terms, columns = draw.one((512, 1024, 2048)), draw.one((1024, 2048, 3072))
-    many = gpu_rows(draw, program, 2.0 * terms * columns, max(terms, columns))
-    program.size("BATCH", batch, max(4, round(many / edge)))
-    for name, cuda in (("ROWS", edge), ("INNER", terms), ("COLS", columns)):
-        program.size(name, program.sizes[name][0], cuda)
+    batched_sides_of(program, draw)
 
 
 def _skewed(program: Program, draw: Draw) -> None:

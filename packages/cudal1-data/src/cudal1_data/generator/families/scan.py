@@ -48,7 +48,7 @@ def _signed(program: Program, draw: Draw) -> Value:
     return program.keep(h)
 
 
-def _summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False) -> Value:
+def summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False) -> Value:
     """Write prefix sums of terms over the root of their number, so that no long line overflows in float16."""
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("sums are not informative")
@@ -68,7 +68,7 @@ def _walk(program: Program, draw: Draw) -> Value:
     program.cost_ns += 2.5 if axis == "rows" else 5.0
     form = draw.one(("forwards", "backwards", "exclusive"))
     sample = over(lambda line: [value / math.sqrt(grid.SIDE) for value in itertools.accumulate(line)], h.grid)
-    result = _summed(h, axis, sample, backwards=form == "backwards")
+    result = summed(h, axis, sample, backwards=form == "backwards")
     if form == "exclusive":
         node = Node("sub", (Node("cumsum", (h.node,), axis, heavy=True), h.node))
         text = f"{result.text} - {h.text} / {'COLS' if axis == 'rows' else 'ROWS'}**0.5"
@@ -78,9 +78,17 @@ def _walk(program: Program, draw: Draw) -> Value:
 
 def _growth(program: Program, draw: Draw) -> Value:
     """Write prefix products of factors near one."""
+    return multiplied(program, _signed(program, draw))
+
+
+def multiplied(program: Program, h: Value) -> Value:
+    """Write prefix products of factors near one, from values with zero mean.
+
+    Raises:
+        UnsuitableError: The products are not informative.
+    """
     if program.dtype != "float32":
         raise UnsuitableError("half precision cannot distinguish factors near one")
-    h = _signed(program, draw)
     program.cost_ns += 3.0
     sample = grid.rows(
         lambda line: list(itertools.accumulate(line, lambda total, value: total * (1 + value / 3), initial=1.0))[1:],
@@ -101,7 +109,7 @@ def _running_mean(program: Program, draw: Draw) -> Value:
         raise UnsuitableError("rows are alike")
     program.cost_ns += 3.0
     program.line(f"steps = torch.arange(1, COLS + 1, device={h.text}.device)")
-    sums = _summed(h, "rows", grid.rows(_means, h.grid))
+    sums = summed(h, "rows", grid.rows(_means, h.grid))
     text = f"{sums.text} * (COLS**0.5 / steps).to({h.text}.dtype)"
     return replace(sums, text=text, infix=True, bounds=h.bounds)
 

@@ -1,0 +1,177 @@
+"""One layer or operator with one step before or behind it, or two steps: about what an operator's benchmark asks.
+
+Products and prefix sums are divided by the root of their number of terms, so that none is a task of a benchmark that
+asks for one operator. A suite has this family only if it is named: `generated:short`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.chain import finished
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.families.layers import (
+    after_convolution,
+    after_linear,
+    after_transposed,
+    suit_groups,
+)
+from cudal1_data.generator.families.loss import ELEMENTS, element
+from cudal1_data.generator.families.scan import multiplied, summed
+from cudal1_data.generator.families.steps import (
+    Step,
+    averaged_maps,
+    logsumexp,
+    normed_maps,
+    normed_row,
+    over_channels,
+    plain_step,
+    pooled_maps,
+    softmax_over_features,
+    step,
+)
+from cudal1_data.generator.maps import dims_of, set_sizes
+from cudal1_data.generator.products import batched_sides_of, matmul, sides_of
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.reductions import Axis, reduced
+from cudal1_data.generator.shapes import plane
+from cudal1_data.generator.structure import nodes
+from cudal1_data.generator.values import Dims, Value
+
+_FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
+_BATCHED: Dims = ("BATCH", "ROWS", "INNER")
+_PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
+    ("{0} @ {1}", ("ROWS", "INNER"), ("INNER", "COLS"), ""),
+    ("torch.matmul({0}, {1})", ("ROWS", "INNER"), ("INNER", "COLS"), ""),
+    ("{0}.t() @ {1}", ("INNER", "ROWS"), ("INNER", "COLS"), "left transposed"),
+    ("torch.matmul({0}.t(), {1})", ("INNER", "ROWS"), ("INNER", "COLS"), "left transposed"),
+    ("{0} @ {1}.t()", ("ROWS", "INNER"), ("COLS", "INNER"), "right transposed"),
+    ("torch.matmul({0}, {1}.t())", ("ROWS", "INNER"), ("COLS", "INNER"), "right transposed"),
+    ("{0}.t() @ {1}.t()", ("INNER", "ROWS"), ("COLS", "INNER"), "both transposed"),
+    ("torch.bmm({0}, {1})", _BATCHED, ("BATCH", "INNER", "COLS"), ""),
+    ("torch.bmm({0}, {1}.transpose(1, 2))", _BATCHED, ("BATCH", "COLS", "INNER"), "right transposed"),
+    ("torch.matmul({0}, {1})", _BATCHED, ("INNER", "COLS"), "right shared"),
+    ('torch.einsum("bik,kj->bij", {0}, {1})', _BATCHED, ("INNER", "COLS"), "right shared"),
+)
+"""Products: text, shapes of both factors, addition to the operator's name in the structure."""
+_KNOWN = (
+    {"gelu", "scale"},
+    {"gelu_tanh", "scale"},
+    {"linear", "relu"},
+    {"clamp_low", "clamp_high"},
+    {"mean", "scale"},
+)
+"""Operators of tasks of KernelBench, up to constants: 26, 88, 32 and 48 of level 1, and 76 of level 2."""
+
+
+def short(program: Program, draw: Draw) -> None:
+    """Write one of the forms."""
+    forms = (_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss)
+    draw.one(forms)(program, draw)
+    if {node.operator for node in nodes(*program.roots)} in _KNOWN:
+        raise UnsuitableError("a task of a benchmark, up to constants")
+
+
+def _two_steps(program: Program, draw: Draw) -> None:
+    dims = draw.one((*_FLAT, dims_of(2)))
+    h = program.keep(plain_step(program, draw, program.input("x", dims)))
+    program.returns(finished(program, draw, plain_step(program, draw, h)))
+    if len(dims) == len(dims_of(2)):
+        set_sizes(program, draw, dims, 0.0)
+    else:
+        plane(program, draw, dims)
+
+
+def _product(program: Program, draw: Draw) -> None:
+    """Write a product over the root of its number of terms; half of them are followed by a step."""
+    text, left, right, detail = draw.one(_PRODUCTS)
+    a, b = program.input("a", left), program.input("b", right)
+    out = ("ROWS", "COLS") if len(left) == len(_FLAT[0]) else ("BATCH", "ROWS", "COLS")
+    h = matmul(draw, a, b, out, "INNER", text=text, detail=detail)
+    if draw.chance(0.5):
+        h = step(program, draw, program.keep(h), ("parameter",))
+    program.returns(finished(program, draw, h))
+    if "BATCH" in left:
+        batched_sides_of(program, draw)
+    else:
+        sides_of(program, draw, ("ROWS", "INNER", "COLS"))
+
+
+def _layer(program: Program, draw: Draw) -> None:
+    draw.one((after_linear, after_convolution, after_convolution, after_transposed))(program, draw, _one_step)
+
+
+def _one_step(program: Program, draw: Draw, h: Value, larger: tuple[Step, ...], kinds: tuple[str, ...]) -> Value:
+    return draw.one(larger)(program, draw, h) if draw.chance(0.3) else step(program, draw, h, kinds)
+
+
+def _reduction(program: Program, draw: Draw) -> None:
+    """Write a reduction over the last dimension or the one before it, with a step before or behind it."""
+    axis: Axis = draw.one(("rows", "columns"))
+    dims = draw.one(_FLAT)
+    x = program.input("x", dims, kind="uneven" if axis == "rows" else "tilted")
+    keepdim = draw.chance(0.5)
+
+    def operator(program: Program, draw: Draw, h: Value) -> Value:
+        return reduced(program, draw, h, axis, keepdim=keepdim)
+
+    _with_a_step(program, draw, x, operator)
+    plane(program, draw, dims)
+
+
+def _rows(program: Program, draw: Draw) -> None:
+    """Write a norm, a softmax or a sum of exponentials of rows, with a step before or behind it."""
+    dims = ("ROWS", "COLS")
+    x = program.input("x", dims, kind="uneven")
+    _with_a_step(program, draw, x, draw.one((normed_row, normed_row, softmax_over_features, logsumexp)))
+    plane(program, draw, dims)
+    suit_groups(program, "COLS")
+
+
+def _maps(program: Program, draw: Draw) -> None:
+    """Write a norm, a pool or a reduction of maps, with a step before or behind it."""
+    dims = dims_of(draw.one((1, 2, 2, 3)))
+    x = program.input("x", dims, kind="uneven")
+    operators = (normed_maps, normed_maps, pooled_maps, averaged_maps, over_channels, softmax_over_features)
+    _with_a_step(program, draw, x, draw.one(operators))
+    set_sizes(program, draw, dims, 0.0)
+
+
+def _scan(program: Program, draw: Draw) -> None:
+    """Write prefix sums or products of an input; half of them are followed by a step."""
+    x = program.input("x", ("ROWS", "COLS"))
+    h = multiplied(program, x) if draw.chance(0.3) else _prefix_sums(program, draw, x)
+    if draw.chance(0.5):
+        h = plain_step(program, draw, program.keep(h))
+    program.returns(finished(program, draw, h))
+    plane(program, draw, ("ROWS", "COLS"))
+
+
+def _prefix_sums(program: Program, draw: Draw, x: Value) -> Value:
+    axis: Axis = draw.one(("rows", "rows", "columns"))
+    over = grid.rows if axis == "rows" else grid.columns
+    program.cost_ns += 2.5 if axis == "rows" else 5.0
+    sample = over(lambda line: [value / math.sqrt(grid.SIDE) for value in itertools.accumulate(line)], x.grid)
+    return summed(x, axis, sample, backwards=draw.chance(0.4))
+
+
+def _loss(program: Program, draw: Draw) -> None:
+    """Write the mean loss of each row."""
+    dims = ("ROWS", "COLS")
+    predicted, wanted = (program.input(name, dims, kind="uneven") for name in ("predicted", "wanted"))
+    losses = [one for one in ELEMENTS if one.name != "poisson" or program.dtype != "float16"]
+    h = program.keep(element(program, draw.one(losses), predicted, wanted))
+    program.returns(finished(program, draw, reduced(program, draw, h, "rows", names=("mean",))))
+    plane(program, draw, dims)
+
+
+def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None:
+    """Write an operator with one pointwise step before or behind it."""
+    if draw.chance(0.5):
+        h = operator(program, draw, program.keep(plain_step(program, draw, x)))
+    else:
+        h = plain_step(program, draw, program.keep(operator(program, draw, x)))
+    program.returns(finished(program, draw, h))
