@@ -169,8 +169,8 @@ def _loss(program: Program, draw: Draw) -> None:
 
 
 def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None:
-    """Write an operator with one pointwise step before or behind it."""
-    if draw.chance(0.5):
+    """Write an operator with one pointwise step before or behind it; shares are small, so they come last."""
+    if draw.chance(0.5) or operator is softmax_over_features:
         h = operator(program, draw, program.keep(plain_step(program, draw, x)))
     else:
         h = plain_step(program, draw, program.keep(operator(program, draw, x)))
