@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_env.errors import MachineError
+from cudal1_env.judge.workers import lease as leases
 from cudal1_env.judge.workers.lease import Seat, away_from, choose_core, lease, take_seat
 
 CORES = (0, 1, 2, 3, 4, 5, 6)
@@ -99,6 +100,15 @@ def test_a_lease_that_is_held_for_too_long_is_a_clear_error(folder: Path) -> Non
     assert {path.name for path in folder.iterdir()} == {
         f"{name}{lock}" for name in ("gpu-x", "cpu-1") for lock in ("", ".turnstile")
     }
+
+
+def test_a_long_wait_says_once_what_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leases, "_SAID_S", 0.05)
+    with lease("gpu-x"), pytest.raises(MachineError), lease("gpu-x", wait_s=0.3):
+        pass
+    assert caplog.messages == ["waiting for gpu-x, which another judge holds"]
 
 
 def test_shared_and_exclusive_leases_exclude_each_other(folder: Path) -> None:

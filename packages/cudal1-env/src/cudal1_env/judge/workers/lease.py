@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import tempfile
 import threading
@@ -22,6 +23,9 @@ PATIENCE_S = 5.0
 their death and the other judge's own work, the waiting judge has the device within 10 s."""
 _CHECK_S = 0.1
 """Seconds between checks whether another judge waits."""
+_SAID_S = 30.0
+"""Seconds of a wait after which a warning says what is waited for."""
+_log = logging.getLogger(__name__)
 
 
 def choose_core() -> int | None:
@@ -186,6 +190,7 @@ def _take(name: str, *, shared: bool, deadline: float) -> int:
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     turnstile, device = _open_lock(f"{name}.turnstile"), _open_lock(name)
+    said_at = time.monotonic() + _SAID_S
     try:
         while not (_locked(turnstile, kind) and _locked(device, kind)):
             if time.monotonic() > deadline:
@@ -193,6 +198,9 @@ def _take(name: str, *, shared: bool, deadline: float) -> int:
                     f"timed out waiting for {name}, which another judge holds; wait for it to finish, or choose "
                     "another GPU with CUDA_VISIBLE_DEVICES"
                 )
+            if time.monotonic() > said_at:
+                _log.warning("waiting for %s, which another judge holds", name)
+                said_at = deadline
             time.sleep(_POLL_S)
     except BaseException:
         os.close(device)
