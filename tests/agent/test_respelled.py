@@ -45,7 +45,8 @@ def get_init_inputs():
 
 
 def suite_tasks() -> list[Task]:
-    suites = ("generated?n=34&seed=3", "generated:layers?n=20&seed=3", "generated?n=8&seed=3&backward=1")
+    suites = ("generated?n=34&seed=3", "generated:layers?n=20&seed=3", "generated:short?n=20&seed=3")
+    suites += ("generated?n=8&seed=3&backward=1",)
     return [task for suite in suites for task in load_suite(suite)]
 
 
@@ -86,6 +87,7 @@ def test_the_same_draw_gives_the_same_text_and_others_give_many() -> None:
         "bias_shape = (in_channels, 1)",
         "self.bias = nn.Parameter(torch.randn(bias_shape))",
         "torch.max(x, dim=-1, keepdim=True)[0]",
+        "dim=self.dim",
         "torch.nn.functional.gelu(",
         "return [torch.randn(batch_size, in_channels, length), ",
         "    x = torch.exp(",

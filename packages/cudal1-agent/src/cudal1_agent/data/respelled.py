@@ -204,7 +204,7 @@ class _Writer:
                     one.value = self.receive(_ARGUMENTS[str(one.arg)], one.value)
 
     def name_numbers(self, forward: ast.FunctionDef) -> None:
-        """Make numbers beside tensors attributes of the model, from constants that the constructor receives."""
+        """Make dimensions, and numbers beside tensors, attributes of the model, from constants for its constructor."""
         if not is_straight(forward):
             return
 
@@ -226,6 +226,10 @@ class _Writer:
                 case ast.Call(ast.Attribute(_, "clamp" | "hardtanh")):
                     for one in node.keywords:
                         one.value = named(one.value, _ARGUMENTS.get(str(one.arg), "value"))
+                case ast.Call():
+                    for one in node.keywords:
+                        if one.arg == "dim":
+                            one.value = named(one.value, "dim")
                 case _:
                     pass
 
