@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
 import runpy
@@ -19,12 +20,16 @@ import padding
 import parts
 import pytest
 import redteam
+import training_record
 from cudal1_agent import cli as agent_cli
 from cudal1_data import cli as data_cli
 from cudal1_env import cli as env_cli
+from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
+from cudal1_env.records import Status
 from cudal1_env.testing.programs import programs
+from doubles.evaluator import evaluation
 
 RECORDED = "judge_cuda_training_part.jsonl"
 
@@ -332,3 +337,28 @@ def test_the_recorded_padding_of_stage_1_is_under_a_tenth_and_counted_by_batch(r
     line = json.loads((repository / "docs" / "results" / "padding_cpu.json").read_text())
     assert line["examples"] == 1024
     assert line["padding_share"] < 0.1 < line["padding_share_unsorted"]
+
+
+# --- records of a training ---
+
+
+def test_a_training_record_has_the_steps_tables_and_answers_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (out / "base").mkdir(parents=True)
+    steps = [{"event": "step", "stage": "sft", "step": step, "loss": 1 / 3, "entropy": 1.0} for step in (100, 150)]
+    (out / "base" / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    (out / "held").mkdir()
+    with Archive(out / "held" / "archive.sqlite") as archive:
+        late = [evaluation(source=str(number), status=Status.TIMEOUT) for number in range(11)]
+        archive.add_all([evaluation(source="first"), *late])
+    (out / "held.json").write_text('{"table": {"correct": 1}}')
+    monkeypatch.setattr(sys, "argv", ["training_record.py", str(out), str(tmp_path / "r.jsonl.gz")])
+    training_record.main()
+    assert capsys.readouterr().out == "held: 1 of 12 correct\n"
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "r.jsonl.gz").read_bytes()).splitlines()]
+    assert lines[0] == {"event": "step", "run": "base", "stage": "sft", "step": 100, "loss": 0.3333}
+    assert lines[1] == {"event": "table", "stage": "held", "table": {"correct": 1}}
+    assert [line["source"] for line in lines[2:] if "source" in line] == ["first", "9"]
+    assert [line["status"] for line in lines[2:4]] == ["CORRECT", "TIMEOUT"]
