@@ -2,7 +2,8 @@
 # The first look at stage 3 (docs/results/training.md) on one GPU, with verdicts of a service on another: bash benchmarks/lease/arms.sh OUT
 # A base (stages 1 and 2) is trained, and stage 3 is tried meanwhile; then nine arms run side by side, forked from the base's
 # measured programs. If the try ends in an error, the arms write their answers without compiled steps. Resumable. On a CPU:
-# LOOK="configs/look_cpu.toml" MODEL= (README.md).
+# LOOK="configs/look_cpu.toml" MODEL= (README.md). AT_ONCE=1 lets the service have the same GPU, which no arm uses while it
+# waits for verdicts; ARMS="bucket_2 random_2 none_2" runs some, where OUT/base is the base of an earlier lease.
 set -euo pipefail
 out=$1
 look=${LOOK-configs/gpu.toml configs/gpu/fast.toml configs/gpu/look.toml} model=${MODEL---model $out/smollm2} port=${PORT:-8011}
@@ -25,7 +26,7 @@ try_stage_3() {
 }
 
 if [ ! -f "$out/works" ]; then try_stage_3 & fi
-train base --config $look $model --stages sft,self_train
+if [ ! -f "$out/base/marks/finished.json" ]; then train base --config $look $model --stages sft,self_train; fi
 wait
 if [ ! -f "$out/works" ]; then
     python3 - "$out/base/config.json" << 'PYTHON'
@@ -39,16 +40,15 @@ settings["policy"]["batching"] = "static"
 path.write_text(json.dumps(settings))
 PYTHON
 fi
-train bucket_1 --from "$out/base@self_train" --arm bucket --seed 1 &
-for seed in 1 2 3; do
-    for arm in bucket random none; do
-        if [ "${arm}_$seed" != bucket_1 ]; then
-            (
-                until [ -f "$out/bucket_1/marks/seeds.json" ]; do sleep 1; done
-                train "${arm}_$seed" --from "$out/bucket_1@seeds" --arm "$arm" --seed "$seed"
-            ) &
-        fi
-    done
+set -- ${ARMS:-bucket_1 random_1 none_1 bucket_2 random_2 none_2 bucket_3 random_3 none_3}
+first=$1
+arm() { train "$1" --from "$2" --arm "${1%_*}" --seed "${1#*_}"; }
+arm "$first" "$out/base@self_train" &
+shift
+for name in "$@"; do
+    until [ "$(jobs -rp | wc -l)" -lt "${AT_ONCE:-9}" ]; do sleep 1; done
+    until [ -f "$out/$first/marks/seeds.json" ]; do sleep 1; done
+    arm "$name" "$out/$first@seeds" &
 done
 wait
 touch "$out/arms"

@@ -168,7 +168,7 @@ def test_the_random_agent_imports_gymnasium_alone_and_plays(repository: Path) ->
         [sys.executable, "-W", "error", str(script), "--episodes", "2", "--seed", "1"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
