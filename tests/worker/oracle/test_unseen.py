@@ -500,7 +500,7 @@ def test_another_draws_output_must_be_accepted_on_both_sets(
     monkeypatch.setattr(asked, "_set", lambda _: SimpleNamespace(parts={}))
     monkeypatch.setattr(asked, "_faults", lambda _: [])
     monkeypatch.setattr(asked, "_accepting", lambda _: next(told))
-    assert asked.unseen({"seeds": [1, 2], "precision": True, "limit_s": 99.0}, [])["work"] == found
+    assert asked.unseen({"seeds": [1, 2], "limit_s": 99.0}, [])["work"] == found
 
 
 def test_calls_that_take_long_are_tried_though_they_are_small() -> None:
