@@ -54,6 +54,13 @@ def test_a_zygote_drops_preloaded_modules_that_open_a_gpu(
         zygote.close()
 
 
+def test_a_program_finds_none_of_our_packages_but_the_workers(judge: Judge) -> None:
+    """The others hold programs for bundled tasks, and templates that write programs for any task."""
+    packages = "[f'{top}/cudal1_{name}/*' for top in sys.path for name in ('data', 'env', 'agent')]"
+    said = judged(judge, f"import glob\nfor one in {packages}:\n    assert not glob.glob(one), one")
+    assert said.status is Status.CORRECT, said.message
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give workers users of their own")
 def test_living_workers_have_different_users_and_none_is_root(judge: Judge) -> None:
     spec = judge._builder.spec(None, core=None)

@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cudal1_data.sources.starter import STARTER_FOLDER
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.judge.device.base import Device
@@ -28,6 +27,8 @@ from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import clean_environment, default_spec
 
+_NOT_FOR_WORKERS = ("cudal1_data", "cudal1_env", "cudal1_agent")
+"""This project's packages that no worker imports."""
 _MAX_SOURCE_BYTES = 1 << 20
 """Maximum length of a program."""
 _EXTENSIONS = ("torch.utils.cpp_extension",)
@@ -83,7 +84,7 @@ class Builder:
             self.device.name,
             demanded=self.settings.require_sandbox,
             gpus=() if blind else self.device.gpus,
-            hidden=answers(),
+            hidden=own_packages(),
             build_dir=None if folder is None else str(folder),
             core=core,
             tmp_bytes=self.settings.scratch_bytes,
@@ -253,7 +254,10 @@ class Builder:
         self.folders.close()
 
 
-def answers() -> tuple[str, ...]:
-    """Return the folders with correct programs for bundled tasks, of this package and its copies on the module path."""
-    copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
-    return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})
+def own_packages() -> tuple[str, ...]:
+    """Return the folders on the module path of this project's packages, except that which workers import.
+
+    They hold correct programs: variants of bundled tasks, a corpus, and templates that write programs for any task.
+    """
+    folders = (Path(entry) / name for entry in sys.path for name in _NOT_FOR_WORKERS)
+    return tuple(sorted({str(folder.resolve()) for folder in folders if folder.is_dir()}))
