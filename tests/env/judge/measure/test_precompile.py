@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -14,7 +15,7 @@ from cudal1_env.judge.measure import precompile as precompilation
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.workers import lease
 from cudal1_env.judge.workers.lease import Hold
-from cudal1_env.records import Status
+from cudal1_env.records import Evaluation, Status
 from doubles.judges import QUICK
 
 REFERENCE = """import torch
@@ -135,6 +136,19 @@ def test_a_program_that_compiles_is_held_to_a_core_when_it_is_timed(judge: Judge
     one = judge.evaluate(TASK, text + BODY.format(init=init, call=call))
     assert one.status is Status.CORRECT, one.message
     assert one.calls > 9
+
+
+@pytest.mark.parametrize("text", ["", "# triton\n"], ids=["imported", "precompiled"])
+def test_no_program_runs_while_another_judge_measures(judge: Judge, text: str) -> None:
+    """It could slow down the other's reference while the other's candidate is frozen, as the two could agree."""
+    found: list[Evaluation] = []
+    thread = threading.Thread(target=lambda: found.append(judge.evaluate(TASK, f"{text}raise ValueError")))
+    with lease.lease(lease.core_name(judge.core)):
+        thread.start()
+        thread.join(3.0)
+        assert thread.is_alive()
+    thread.join()
+    assert [one.status for one in found] == [Status.BUILD_ERROR]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.build_store import BuildStore, build_key
 from cudal1_env.judge.workers.headers import Headers
-from cudal1_env.judge.workers.lease import Hold, sharing
+from cudal1_env.judge.workers.lease import Hold, core_name, sharing
 from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
@@ -70,6 +70,9 @@ class Builder:
         self.settings = settings
         self.device = device
         self.core = core
+        self.leases = (core_name(core), *device.locks)
+        """What a program shares while it is imported or precompiled: it would disturb a measurement on any core, and
+        two programs could agree to slow down a reference (docs/threats.md, H40)."""
         always = (*_EXTENSIONS, *_ON_GPUS) if device.name == "cuda" else _EXTENSIONS
         self.zygote = Zygote(device.environment, preload=always)
         self._with_compiler = Zygote(device.environment, preload=(*always, *_COMPILER))
@@ -156,12 +159,13 @@ class Builder:
         """
         if hold is not None:
             return self._imported(case, pool, snapshot, hold)
-        with sharing(*self.device.locks) as (hold, waited):
+        with sharing(*self.leases) as (hold, waited):
             case.watch.add("wait", waited)
             built = self._imported(case, pool, snapshot, hold)
             if hold.gave_way:
                 built.fault = None
-            if built.arm is not None and self.device.locks and (hold.gave_way or built.arm.worker.uses_gpu()):
+            queued = built.arm is not None and bool(self.device.locks) and built.arm.worker.uses_gpu()
+            if built.arm is not None and (hold.gave_way or queued):
                 built.arm.close()
                 built.arm = None
         return built

@@ -161,7 +161,7 @@ class Precompilations:
         snapshot = None if first is None else first.snapshot
         with contextlib.ExitStack() as held:
             if hold is None:
-                hold, _ = held.enter_context(sharing(*builder.device.locks))
+                hold, _ = held.enter_context(sharing(*builder.leases))
             made = self._tried(case, pool, snapshot, hold)
         if hold.gave_way:
             builder.folders.drop(made.snapshot)
