@@ -360,6 +360,18 @@ def test_only_what_a_program_needs_is_visible(run: Run, tmp_path: Path) -> None:
     assert hidden == [False, [], ["tmp"], [], nodes]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_the_folder_of_the_running_script_is_visible_only_if_it_is_named(tmp_path: Path, named: bool) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from cudal1_worker.sandbox import readable_paths\nprint(*readable_paths(), sep=chr(10))")
+    paths = [*([str(tmp_path)] if named else []), *(path for path in sys.path if path)]
+    environment = clean_environment(PYTHONPATH=os.pathsep.join(paths))
+    done = subprocess.run(
+        [sys.executable, script], cwd="/", env=environment, stdout=subprocess.PIPE, check=True, text=True
+    )
+    assert (str(tmp_path) in done.stdout.splitlines()) == named
+
+
 @needs("mount-namespace")
 def test_a_folder_can_be_hidden_below_a_visible_one(run: Run) -> None:
     import json as package

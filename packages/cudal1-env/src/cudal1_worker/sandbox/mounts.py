@@ -34,10 +34,12 @@ _MAX_FILES = 200_000
 def readable_paths() -> tuple[str, ...]:
     """Return the folders of this interpreter, its packages and the search paths.
 
-    The current folder is left out even if it is on `sys.path`, because it may contain anything.
+    The current folder is left out even if it is on `sys.path`, because it may contain anything. So may the folder of
+    the running script, which Python puts first.
     """
-    cwd = os.getcwd()
-    candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path]
+    cwd, script = os.getcwd(), getattr(sys.modules["__main__"], "__file__", None)
+    is_first = script is not None and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(script))
+    candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path[is_first:]]
     for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
         candidates.append(os.environ.get(name, ""))
     for name in ("PATH", "LD_LIBRARY_PATH"):
