@@ -27,10 +27,14 @@ class PromptBuilder:
     """Number of tokens in a text."""
     limit: int
     """Maximum number of tokens in a prompt with exemplars."""
+    control: frozenset[str] = frozenset()
+    """Texts that the tokenizer reads as control tokens, such as the end of a turn: an exemplar with one could go on in
+    the name of the system or the user, so it is not shown."""
 
     def fitting(self, task: Task, exemplars: Sequence[Exemplar]) -> list[Exemplar]:
         """Return the exemplars that fit into the prompt for a task, dropping the slowest first."""
-        return fitting(task.source, exemplars, style=self.style, device=self.device, count=self.count, limit=self.limit)
+        plain = [one for one in exemplars if not any(text in one.source for text in self.control)]
+        return fitting(task.source, plain, style=self.style, device=self.device, count=self.count, limit=self.limit)
 
     def __call__(self, task: Task, exemplars: Sequence[Exemplar] = ()) -> str:
         """Return the prompt for a task with the exemplars that fit; without any, its length is not limited."""
@@ -41,4 +45,5 @@ def prompt_builder(model: str | Path, settings: PromptSettings, device: Device) 
     """Return the prompt builder for a model, which counts tokens with the model's tokenizer."""
     tokenizer = load_tokenizer(model)
     style: Style = ("compact" if is_embedded(model) else "full") if settings.style == "auto" else settings.style
-    return PromptBuilder(style, device, lambda text: len(tokenizer.tokenize(text)), settings.max_tokens)
+    control = frozenset(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return PromptBuilder(style, device, lambda text: len(tokenizer.tokenize(text)), settings.max_tokens, control)
