@@ -275,6 +275,18 @@ def test_a_bad_reference_is_the_tasks_error_and_leaves_nothing(
     assert bench.settled(before) == before
 
 
+@pytest.mark.parametrize("seconds", ["inf", "1e9", "5e-324", "nan"])
+def test_a_reference_that_reports_odd_seconds_is_judged_by_the_judges_clock(bench: Bench, seconds: str) -> None:
+    """The worker's clock shows these seconds and 0 in turn; limits and the size of a trial follow from its report."""
+    shown = f"itertools.cycle([float('{seconds}'), 0.0])"
+    clock = (
+        f"import itertools, sys, types\nSHOWN = {shown}\nCLOCK = types.SimpleNamespace(perf_counter=SHOWN.__next__)\n"
+    )
+    patch = "if 'candidate' in sys.modules: sys.modules['cudal1_worker.program.arm'].time = CLOCK"
+    source = clock + with_forward("torch.tanh(x) * 2 + x", before=patch)
+    assert bench.judge.evaluate(task(source, f"clock_{seconds}"), HONEST).status is Status.CORRECT
+
+
 def test_inputs_made_in_inference_mode_are_inputs(bench: Bench) -> None:
     source = TASK_FILE.replace("def get_inputs", "@torch.inference_mode()\ndef get_inputs")
     assert bench.judge.evaluate(task(source, "inference"), HONEST, precision="correct").status is Status.CORRECT

@@ -31,6 +31,8 @@ _SPINS = 0x3FFF
 """Polls of the flag between two checks of the deadline (about a millisecond)."""
 _TIMEOUT_FACTOR = 1000.0
 """Limit of a timed call over the reference's latency, which is the paper's rule; see `JudgeSettings.call_timeout_s`."""
+_SHORTEST_S = 1e-7
+"""No call is shorter; a program that reports less has broken its clock."""
 _STALL_S = 1.0
 """Seconds added to the limit of a short call, because a busy host may delay it."""
 
@@ -154,11 +156,16 @@ class Arm:
             self._ask_untimed(message, [fd], "loading weights")
 
     def call_uncompared(self, one: InputSet, slot: int) -> float:
-        """Make one untimed call of a trusted program; return the seconds that it reports. Nothing is compared."""
+        """Make one untimed call of the reference; return the seconds that it reports. Nothing is compared.
+
+        The judge's own time counts if the report cannot be true: limits and the size of a trial follow from it.
+        """
+        began = time.monotonic()
         seconds = self._untimed_call(one.inputs, slot, writable=False).get("seconds")
+        longest_s = time.monotonic() - began
         with self.contract():
             self.memory.overwrite(self.outputs(self._page()))
-        return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3
+        return seconds if isinstance(seconds, float) and _SHORTEST_S < seconds < longest_s else longest_s
 
     def warm(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
         """Make one untimed call, compare as a timed call would, and leave the arm frozen."""
