@@ -24,6 +24,9 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger", "fs", "acpi", "scsi")
 """Parts of /proc that affect the whole machine."""
 
+UNSEEN = ("/sys/fs/cgroup",)
+"""Folders that say what other workers do, such as how many threads they have."""
+
 PRIVATE = ("/tmp", "/dev/shm")
 """Folders of the worker's own, for writing."""
 
@@ -91,6 +94,8 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     libc.pivot_root(".", ".")
     libc.unmount(".")
     _make_read_only()
+    for path in filter(os.path.isdir, UNSEEN):  # now, because what is covered stays as it is
+        _cover(path)
     os.chdir("/tmp")
 
 
@@ -173,9 +178,13 @@ def _mount_proc(target: str, *, own: bool) -> None:
 def _hide(path: str, null: int) -> None:
     """Cover a folder with an empty one, or a file with /dev/null."""
     if os.path.isdir(path):
-        libc.mount("hidden", path, "tmpfs", _QUIET | libc.MS_RDONLY, "size=4k,mode=555")
+        _cover(path)
     elif os.path.exists(path):
         libc.mount(f"/proc/self/fd/{null}", path, None, libc.MS_BIND)
+
+
+def _cover(folder: str) -> None:
+    libc.mount("hidden", folder, "tmpfs", _QUIET | libc.MS_RDONLY, "size=4k,mode=555")
 
 
 def _make_read_only() -> None:
