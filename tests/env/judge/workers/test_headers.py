@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from cudal1_env.judge.workers import headers as module
 from cudal1_env.judge.workers.headers import Headers
+from cudal1_env.judge.workers.lease import choose_core
 
 COMPILER = """#!/bin/sh
 echo "$*" >> {calls}
@@ -36,6 +38,21 @@ def expecting(environment: dict[str, str], *, kept: bool = True, times: int = mo
     for _ in range(times):
         headers.expect()
     return headers
+
+
+def test_the_compiler_leaves_the_core_of_timed_programs_alone(cache: Path, tmp_path: Path) -> None:
+    core = choose_core()
+    if core is None:
+        pytest.skip("needs two cores")
+    script = tmp_path / "compiler"
+    script.write_text(f"#!/bin/sh\nnproc >> {tmp_path / 'ran'}\nexit 1")
+    script.chmod(0o755)
+    headers = Headers({"CXX": str(script)}, kept=True, core=core)
+    for _ in range(module._WORTHWHILE):
+        headers.expect()
+    headers.wait()
+    headers.close()
+    assert {int(line) for line in (tmp_path / "ran").read_text().split()} == {len(os.sched_getaffinity(0)) - 1}
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ class Builder:
         self._with_compiler = Zygote(device.environment, preload=(*always, *_COMPILER))
         self.folders = BuildFolders()
         self.store = BuildStore(settings.build_store_bytes)
-        self.headers = Headers(device.environment, kept=settings.build_store_bytes > 0)
+        self.headers = Headers(device.environment, kept=settings.build_store_bytes > 0, core=core)
         self.precompilations = Precompilations(self)
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:

@@ -19,6 +19,7 @@ from pathlib import Path
 from cudal1_env.calibration import cache_folder
 from cudal1_env.judge.workers.build_folders import remove
 from cudal1_env.judge.workers.build_store import build_key, is_own
+from cudal1_env.judge.workers.lease import away_from
 from cudal1_env.judge.workers.toolchain import toolchain
 from cudal1_env.sandbox import clean_environment
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
@@ -37,11 +38,13 @@ class Headers:
     Args:
         environment: The device's variables, which may name compilers.
         kept: Whether they may be written to the cache folder; without, there are none.
+        core: Core of the timed programs, which the compiler leaves alone; None if there is only one.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, kept: bool) -> None:
+    def __init__(self, environment: Mapping[str, str], *, kept: bool, core: int | None = None) -> None:
         self._environment = clean_environment(**environment)
         self._kept = kept
+        self._away = frozenset[int]() if core is None else frozenset({core})
         self._expected = 0
         self._lock = threading.Lock()
         self._place: Path | None = None
@@ -105,9 +108,10 @@ class Headers:
         with self._lock:
             if not self._kept:  # closed meanwhile
                 return False
-            self._process = subprocess.Popen(
-                command, env=self._environment, stdin=null, stdout=null, stderr=null, process_group=0
-            )
+            with away_from(self._away):  # the process stays where this thread may run
+                self._process = subprocess.Popen(
+                    command, env=self._environment, stdin=null, stdout=null, stderr=null, process_group=0
+                )
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(_TIMEOUT_S) == 0
         os.killpg(self._process.pid, signal.SIGKILL)
