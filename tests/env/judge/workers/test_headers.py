@@ -45,7 +45,7 @@ def test_the_compiler_leaves_the_core_of_timed_programs_alone(cache: Path, tmp_p
     if core is None:
         pytest.skip("needs two cores")
     script = tmp_path / "compiler"
-    script.write_text(f"#!/bin/sh\nnproc >> {tmp_path / 'ran'}\nexit 1")
+    script.write_text(f"#!/bin/sh\ncase $* in *c++-header*) nproc >> {tmp_path / 'ran'};; esac\nexit 1")
     script.chmod(0o755)
     headers = Headers({"CXX": str(script)}, kept=True, core=core)
     for _ in range(module._WORTHWHILE):
