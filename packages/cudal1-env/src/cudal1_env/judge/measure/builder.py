@@ -70,9 +70,6 @@ class Builder:
         self.settings = settings
         self.device = device
         self.core = core
-        self.leases = (core_name(core), *device.locks)
-        """What a program shares while it is imported or precompiled: it would disturb a measurement on any core, and
-        two programs could agree to slow down a reference (docs/threats.md, H40)."""
         always = (*_EXTENSIONS, *_ON_GPUS) if device.name == "cuda" else _EXTENSIONS
         self.zygote = Zygote(device.environment, preload=always)
         self._with_compiler = Zygote(device.environment, preload=(*always, *_COMPILER))
@@ -80,6 +77,14 @@ class Builder:
         self.store = BuildStore(settings.build_store_bytes)
         self.headers = Headers(device.environment, kept=settings.build_store_bytes > 0, core=core)
         self.precompilations = Precompilations(self)
+
+    @property
+    def leases(self) -> tuple[str, ...]:
+        """What a program shares while it is imported or precompiled.
+
+        It would disturb a measurement on any core, and two programs could agree to slow a reference (H40).
+        """
+        return core_name(self.core), *self.device.locks
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
         """Return a worker's sandbox: an arm has a core of its own, an oracle has none, a blind worker sees no GPU."""
