@@ -195,19 +195,21 @@ def test_the_exploits_and_their_tasks_are_found_in_the_wheel(clean: Path, tmp_pa
 NOSY = """
 import glob, sys
 
-folders = [path for folder in sys.path for path in glob.glob(folder + "/cudal1_env/testing/exploits")]
-raise ValueError(f"{len(folders)} folder with {len(glob.glob(folders[0] + '/*'))} files")
+own = [path for top in sys.path for path in glob.glob(top + "/cudal1_*") if not path.endswith(".dist-info")]
+raise ValueError({path.rpartition("/")[2]: len(glob.glob(path + "/*")) for path in own})
 """
 
 
 @pytest.mark.slow
-def test_candidates_cannot_read_the_exploits_of_the_wheel(clean: Path, tmp_path: Path) -> None:
+def test_candidates_find_no_files_of_our_wheels_but_the_workers(clean: Path, tmp_path: Path) -> None:
     (tmp_path / "nosy.py").write_text(NOSY)
     words = ("evaluate", "starter/diag_matmul", "nosy.py", "--device", "cpu", "--precision", "training", "--json")
     record = json.loads(outside(clean / "cudal1-env", *words, cwd=tmp_path))
     if "mount-namespace" in record["sandbox_missing"]:
         pytest.skip("needs the sandbox layer mount-namespace")
-    assert "1 folder with 0 files" in record["message"]
+    found = ast.literal_eval(record["message"][record["message"].index("{") : record["message"].index("}") + 1])
+    assert found.pop("cudal1_worker") > 0
+    assert found == {"cudal1_data": 0, "cudal1_env": 0, "cudal1_agent": 0}
 
 
 @pytest.mark.slow
