@@ -48,6 +48,12 @@ def seconds_of(kind: str, programs: int) -> Callable[[list[Line]], list[str]]:
     return figures
 
 
+def build_seconds(lines: list[Line]) -> list[str]:
+    found = lines[-1]
+    assert found["at_once"] == 16
+    return [f"{found[part][way]:.1f}" for way in ("ours", "stock") for part in ("alone_s", "all_s")]
+
+
 def from_templates(lines: list[Line]) -> list[str]:
     return [str(lines[-1][name]) for name in ("in_two_backends", "eager_beaten_by_1.2", "compile_beaten")]
 
@@ -124,6 +130,7 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "seconds for a task's first timed verdict": seconds_of_a_verdict,
     "six published programs one after the other": seconds_of("plain", 6),
     "three published programs with `load_inline`": seconds_of("inline", 3),
+    "seconds to build a CUDA extension, alone and 16 at once": build_seconds,
     "KernelBench's 250 references": from_templates,
     "unseen generated tasks": unseen_tasks("self_train_greedy"),
     "the same, sampled at temperature 0.7": unseen_tasks("sft_sampled", "self_train_sampled"),
