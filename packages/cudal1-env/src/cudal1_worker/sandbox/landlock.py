@@ -69,7 +69,8 @@ def writable(spec: Spec, report: Report) -> list[str]:
     if spec.build_dir is not None and not own:
         paths.append(spec.build_dir)
     if spec.device == "cuda":
-        # Without /proc the driver fails with error 304.
+        # The driver names its threads in /proc/PID/task/TID/comm and fails with error 304 otherwise. A rule is for a
+        # file that exists, and these do not yet.
         paths.append("/proc")
         if not own:
             paths.extend(f"/dev/{name}" for name in spec.nvidia_nodes())
