@@ -193,7 +193,7 @@ def test_the_float64_reference_does_one_step_in_the_references_precision() -> No
 
 
 def test_few_of_many_steps_are_tried_and_each_name_says_where() -> None:
-    steps = [Step(name=f"op{k // 10}", shapes=[[k]], faults=["tf32"] if k else []) for k in range(50)]
+    steps = [Step(name=f"op{k // 10}", shapes=[(k,)], faults=["tf32"] if k else []) for k in range(50)]
     found = programs_of(steps)
     at_steps = [one for one in found if one.step is not None]
     assert len(at_steps) == MAX_STEPS

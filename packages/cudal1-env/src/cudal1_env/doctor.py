@@ -18,7 +18,7 @@ from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.oracle.client import IoSpec
+from cudal1_env.judge.oracle.replies import IoSpec
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import advice, available_layers, successful_attempts
@@ -162,7 +162,17 @@ def why_no_program_runs(builder: Builder) -> str | None:
         What went wrong, or None.
     """
     worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
-    io_spec = IoSpec(encode([]), (), [], 4096, ())
+    io_spec = IoSpec(
+        entries=[],
+        size_bytes=4096,
+        arguments=encode([]),
+        state=(),
+        outputs=(),
+        work_bytes=0,
+        constant_inputs=(),
+        seeded=(),
+        changed=(),
+    )
     arm = builder.arm(worker, io_spec, "ModelNew")
     try:
         arm.build(_PROGRAM.format(device=builder.device.name))

@@ -99,36 +99,36 @@ def test_an_honest_oracle_is_asked_everything(judge: AuditJudge) -> None:
 
 
 OUT = "answer['outputs'][0]"
-IN = "answer['inputs'][0]['tensor']"
+IN = "answer['entries'][0]['tensor']"
 LIES: list[tuple[str, str, str]] = [
     ("describe", "answer = {'error': 1, 'text': 'x'}", "error: Input should be a valid string"),
     ("describe", "answer = {}", "Field required"),
     ("describe", "answer = {'error': 'raised'}", "text: Field required"),
-    ("describe", "answer['bytes'] = 1 << 60", "the size of the tensors together"),
-    ("describe", "answer['bytes'] = -1", "bytes: Input should be greater"),
-    ("describe", f"{IN}['bytes'] = 1 << 40; answer['bytes'] = 1 << 40", "a dense tensor and its size"),
+    ("describe", "answer['size_bytes'] = 1 << 60", "the size of the tensors together"),
+    ("describe", "answer['size_bytes'] = -1", "bytes: Input should be greater"),
+    ("describe", f"{IN}['bytes'] = 1 << 40; answer['size_bytes'] = 1 << 40", "a dense tensor and its size"),
     ("describe", f"{IN}['offset'] = 4096", "one after another"),
     ("describe", f"{IN}['strides'] = [1 << 30, 1]", "a dense tensor"),
     ("describe", f"{IN}['strides'] = [8]", "a stride for each dimension"),
     ("describe", f"{IN}['dtype'] = 'object'", "a dtype of the protocol"),
-    ("describe", "answer['inputs'] = [{'value': {'array': 'AAAA', 'of': 'int8', 'shape': [2]}}]", "inputs: "),
+    ("describe", "answer['entries'] = [{'value': {'array': 'AAAA', 'of': 'int8', 'shape': [2]}}]", "entries: "),
     ("describe", "answer['arguments'] = {'list': [{'dtype': 'code'}]}", "arguments: expected a dtype"),
     ("describe", "answer['arguments'] = {'dict': [[{'list': []}, 1]]}", "arguments"),
     ("describe", "answer['arguments'] = {'dict': [[1]]}", "pairs of key and value"),
     ("describe", "\n        for _ in range(200): answer['arguments'] = {'list': [answer['arguments']]}", "nested at"),
     ("describe", "answer['arguments'] = '\\u00e9' * 1_390_000", "fit into a message"),
     ("describe", f"{OUT}['shape'] = [-5, 'a']", "outputs: Input should be greater"),
-    ("describe", f"{OUT}['shape'] = [1] * 1000", "outputs: List should have at most 64"),
+    ("describe", f"{OUT}['shape'] = [1] * 1000", "outputs: Tuple should have at most 64"),
     ("describe", f"{OUT}['strides'] = []", "outputs: expected a stride"),
     ("describe", f"{OUT}['dtype'] = 'x' * 1000", "outputs: String should have at most"),
     ("describe", "answer['state'] = [['lin.weight']]", "state: "),
     ("describe", "answer['work_bytes'] = None", "work_bytes"),
-    ("describe", "answer['constant'] = [7]", "positions of inputs"),
-    ("describe", "answer['fixed'] = None", "fixed"),
-    ("state", "answer = {'names': ['lin.weight'], 'entries': [{}], 'bytes': 4096}", "entries"),
+    ("describe", "answer['constant_inputs'] = [7]", "positions of inputs"),
+    ("describe", "answer['state'][0]['fixed'] = None", "state: "),
+    ("state", "answer = {'names': ['lin.weight'], 'entries': [{}], 'size_bytes': 4096}", "entries"),
     ("state", "answer['names'] = answer['names'][:1]", "a name for each tensor"),
     ("state", "answer['names'] = ['a', 'b']", "names of the state"),
-    ("state", "answer['bytes'] = 1 << 50", "the size of the tensors"),
+    ("state", "answer['size_bytes'] = 1 << 50", "the size of the tensors"),
     ("make", "answer = {'reports': [], 'bulks': []}", "a report on each output"),
     ("make", "answer['bulks'] = [[None, None]]", "a report on each output"),
     ("make", "answer['reports'][0][0]['scale'] = float('nan')", "reports: Input should be"),
@@ -157,7 +157,7 @@ def test_a_malformed_answer_is_the_tasks_error(judge: AuditJudge, op: str, chang
     "change",
     [
         f"{OUT}['shape'], {OUT}['strides'] = [1 << 40], [1]",
-        f"{IN}.update(shape=[1 << 40], strides=[1], bytes=1 << 42); answer['bytes'] = 1 << 42",
+        f"{IN}.update(shape=[1 << 40], strides=[1], bytes=1 << 42); answer['size_bytes'] = 1 << 42",
         "answer['work_bytes'] = 1 << 60",
     ],
     ids=["outputs", "inputs", "work"],
@@ -176,7 +176,7 @@ def test_weights_beyond_the_limit_of_memory_are_refused(judge: AuditJudge) -> No
     sizes = "shape=[1 << 40], strides=[1], bytes=1 << 42"
     change = (
         f"answer['names'], answer['entries'] = answer['names'][:1], answer['entries'][:1]; "
-        f"answer['entries'][0]['tensor'].update({sizes}); answer['bytes'] = 1 << 42"
+        f"answer['entries'][0]['tensor'].update({sizes}); answer['size_bytes'] = 1 << 42"
     )
     with pytest.raises(TooLargeError, match="or state take"):
         ask_everything(judge, liar("state", change))
@@ -239,8 +239,8 @@ def test_every_argument_that_a_worker_can_encode_is_kept(value: object) -> None:
 def test_every_layout_that_a_worker_describes_is_kept(size: tuple[int, ...], dtype: str) -> None:
     value = torch.zeros(size, dtype=getattr(torch, dtype))
     entries, size_bytes = layout.manifest([value, value.mT if value.dim() > 1 else value, value.expand(2, *size)])
-    stored = replies.Stored.model_validate({"names": ["a", "b", "c"], "entries": entries, "bytes": size_bytes})
-    assert stored.layout == entries
+    stored = replies.Stored.model_validate({"names": ["a", "b", "c"], "entries": entries, "size_bytes": size_bytes})
+    assert json.loads(json.dumps(stored.layout)) == entries
 
 
 def test_a_layout_of_a_type_that_no_judge_reads_is_refused_in_words() -> None:

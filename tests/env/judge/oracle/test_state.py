@@ -144,9 +144,9 @@ def test_a_message_holds_eight_pairs_of_plain_names() -> None:
         3,
         "state",
         [["a"]],
-        [["a", [-1], "float32", True, None]],
-        [["a", [2], "float32", True, 1]],
-        [["a", [2], "float32"]],
+        [{"name": "a", "shape": [-1], "dtype": "float32", "parameter": True, "tied_to": None}],
+        [{"name": "a", "shape": [2], "dtype": "float32", "parameter": True, "tied_to": 1}],
+        [{"name": "a", "shape": [2], "dtype": "float32"}],
     ],
 )
 def test_a_description_that_is_none_is_an_empty_one(told: object) -> None:

@@ -13,6 +13,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.models import aliases, as_dtype, kept_state, same_bits, unregistered
 from cudal1_worker.program import state
+from cudal1_worker.program.module import Failure
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -22,7 +23,7 @@ _AGREE = 1e-9
 
 
 def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Message:
-    """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
+    """Return the I/O specification of the task: inputs, arguments, state and outputs; refuse what cannot be judged."""
     assert oracle.module is not None
     arguments = layout.encode(oracle.module.get_init_inputs())
     seed = message["seed"]
@@ -49,7 +50,16 @@ def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Mess
     constant = inputs.constant(values, itertools.chain([other], others))
     del other
     again = oracle.fresh_inputs(seed, "own")
-    repeat = inputs.all_alike(values, again)
+    _check(
+        inputs.all_alike(values, again),
+        "get_inputs() must draw from generators that the judge seeds; two calls under one seed differ; draw by torch, "
+        "random or numpy.random",
+    )
+    _check(
+        not inputs.all_known(values, constant),
+        "inputs must differ from call to call; all floating-point (or all) tensors of get_inputs() are the same under "
+        "different seeds, so answers could be kept; draw them at random",
+    )
     if oracle.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -65,17 +75,25 @@ def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Mess
     if oracle.widened is not None and not oracle.widened.asked:
         oracle.widened = None
     torch.manual_seed(seed + 1)  # another generator state reveals dropout and other random operators
-    second = oracle.run(plain, again)
-    same = inputs.all_alike(first, second)
+    _check(
+        inputs.all_alike(first, oracle.run(plain, again)),
+        "the output must be a function of the inputs; two calls on the same inputs differ, because the reference is "
+        "random or counts its calls",
+    )
     held = {name: value.clone() for name, value in kept_state(plain).items()}  # lazy state exists by now
     oracle.run(plain, oracle.fresh_inputs(seed ^ 1, "own"))
     changed = [name for name, one in kept_state(plain).items() if name not in held or not same_bits(one, held[name])]
+    stateful = _read_again(oracle, plain, changed, again, first)
+    _check(
+        not stateful,
+        f"the output must be a function of the inputs; it depends on {', '.join(stateful[:3])}, which each call "
+        "changes; call eval() in the constructor",
+    )
     return {
         "arguments": arguments,
-        "state": state.described(plain),
-        "fixed": fixed,
-        "inputs": oracle.entries,
-        "bytes": size,
+        "state": state.described(plain, fixed),
+        "entries": oracle.entries,
+        "size_bytes": size,
         "work_bytes": work,
         "outputs": [
             {
@@ -86,14 +104,16 @@ def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Mess
             }
             for out in first
         ],
-        "random": not same,
-        "stateful": _read_again(oracle, plain, changed, again, first),
-        "repeat": repeat,
-        "constant": constant,
+        "constant_inputs": constant,
         "seeded": seeded,
         "changed": changed,
-        "known": inputs.all_known(values, constant),
     }
+
+
+def _check(holds: bool, refusal: str) -> None:
+    """Refuse the task unless something holds."""
+    if not holds:
+        raise Failure("task", refusal)
 
 
 def _read_again(

@@ -181,7 +181,7 @@ class Oracle:
             entries, size = layout.manifest(list(values.values()))
             self.written = (entries, list(values.values()))
         self.models = self.trio(models)
-        return {"names": list(values), "entries": entries, "bytes": size}
+        return {"names": list(values), "entries": entries, "size_bytes": size}
 
     def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the reference model under a seed, and answer with hashes of its state."""

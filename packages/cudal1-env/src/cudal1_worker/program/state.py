@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -26,20 +26,18 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def described(model: Any) -> list[list[Any]]:
-    """Return `[name, shape, dtype, is a parameter, tied to]` for each tensor of a module's state, in order.
-
-    `tied to` is the first name of the same memory for a second name, as of a tied weight; otherwise None.
-    """
+def described(model: Any, fixed: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return the fields of `cudal1_env.judge.oracle.state.Entry` for each tensor of a module's state, in order."""
     first: dict[tuple[Any, ...], str] = {}
-    rows: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for name, value in tensors(model).items():
         dtype = str(value.dtype).removeprefix("torch.")
         # Tensors without elements have no memory.
         lies = (value.data_ptr(), tuple(value.shape), value.stride(), dtype) if value.numel() else (name,)
         same = first.setdefault(lies, name)
         parameter = isinstance(value, torch.nn.Parameter)
-        rows.append([name, list(value.shape), dtype, parameter, None if same == name else same])
+        row = {"name": name, "shape": list(value.shape), "dtype": dtype, "parameter": parameter, "fixed": name in fixed}
+        rows.append(row | {"tied_to": None if same == name else same})
     return rows
 
 

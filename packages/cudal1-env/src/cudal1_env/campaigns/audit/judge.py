@@ -156,7 +156,7 @@ class AuditJudge(Judge):
 
     def _on_host(self, pool: Pool, one: InputSet) -> KnownSet:
         data = self.device.to_host(one.inputs)
-        tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
+        tensors = [entry["tensor"] for entry in pool.io_spec.layout if "tensor" in entry]
         return KnownSet(
             pool.secrets.number("set", one.index),
             one.distribution,
@@ -175,7 +175,7 @@ class AuditJudge(Judge):
 
 def _search(pool: Pool) -> list[tuple[int, int, float]]:
     secrets, oracle = pool.secrets, pool.oracle
-    tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
+    tensors = [entry["tensor"] for entry in pool.io_spec.layout if "tensor" in entry]
     if pool.io_spec.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]

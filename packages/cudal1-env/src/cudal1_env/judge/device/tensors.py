@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
+"""A size, offset or position that a worker reports."""
+Sizes = Annotated[tuple[Size, ...], Field(max_length=64)]
+"""A shape, or strides; torch's tensors have at most 64 dimensions."""
+Dtype = Annotated[str, Field(max_length=40)]
 Array = Any
 """A numpy array on a CPU, or a torch tensor on a GPU."""
 
@@ -23,12 +29,16 @@ _NUMPY = {"bool": "bool", "bfloat16": "uint16"}
 class Expected:
     """Form of one output of a task."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Sizes
+    dtype: Dtype
     aliases: bool
     """Whether the reference itself returns an input's memory."""
-    strides: tuple[int, ...] | None = None
+    strides: Sizes | None = None
     """Strides of the reference's output, in elements; None means contiguous."""
+
+    def __post_init__(self) -> None:
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise ValueError("expected a stride for each dimension")
 
     @cached_property
     def size(self) -> int:

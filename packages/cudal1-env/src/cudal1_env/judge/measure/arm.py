@@ -19,8 +19,9 @@ from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
-from cudal1_env.judge.oracle.client import IoSpec, Weights
+from cudal1_env.judge.oracle.client import Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
+from cudal1_env.judge.oracle.replies import IoSpec
 from cudal1_env.judge.oracle.samples import InputSet, Samples, are_correct, whole_samples
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
@@ -102,7 +103,7 @@ class Arm:
             "op": "ahead",
             "seed": seed,
             "arguments": self.io_spec.arguments,
-            "entries": self.io_spec.entries,
+            "entries": self.io_spec.layout,
             "bytes": self.io_spec.input_bytes,
             "device": self.device.name,
             "tf32": self.device.tf32,
@@ -119,7 +120,7 @@ class Arm:
         self._memory = self.device.memory(self.worker.pid, io_spec.input_bytes, output_bytes, io_spec.work_bytes)
         message, fds = self._memory.begin()
         strides = [out.strides or () for out in io_spec.outputs]
-        message |= {"op": "begin", "device": self.device.name, "entries": io_spec.entries, "strides": strides}
+        message |= {"op": "begin", "device": self.device.name, "entries": io_spec.layout, "strides": strides}
         self._memory.began(self._ask_untimed(message, fds, "mapping the memory of its calls"))
 
     def construct(self, seed: int) -> tuple[Entry, ...]:

@@ -14,8 +14,8 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case, Role
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.precompile import Precompilations, builds_extension, compiles, compiles_by_torch
-from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
+from cudal1_env.judge.oracle.replies import IoSpec
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.build_store import BuildStore, build_key

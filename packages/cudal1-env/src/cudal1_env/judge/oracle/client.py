@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,56 +19,15 @@ from pydantic import BaseModel, ValidationError
 from cudal1_env.errors import EnvError, TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
-from cudal1_env.judge.device.tensors import Array, Expected
+from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.oracle import replies
 from cudal1_env.judge.oracle.numerics import Answer, fault
-from cudal1_env.judge.oracle.state import Entry, entries_of
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
 
 _PAGE = 4096
 
 Reply = TypeVar("Reply", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class IoSpec:
-    """I/O specification of a task: shapes, dtypes and bytes of its inputs, arguments, state and outputs."""
-
-    arguments: Any
-    """Constructor arguments, encoded (see `cudal1_worker.layout.encode`)."""
-    state: tuple[Entry, ...]
-    """The tensors of the reference's state, in order of registration."""
-    entries: list[dict[str, Any]]
-    """Layout of the inputs in an input set."""
-    input_bytes: int
-    """Size of an input set's inputs."""
-    outputs: tuple[Expected, ...]
-    """Shape, dtype and aliasing of each output."""
-    work_bytes: int = 0
-    """Peak GPU memory of a call of the reference, including its outputs."""
-    constant_inputs: tuple[int, ...] = ()
-    """Positions of input tensors that are the same under different seeds; their values are not secret."""
-    seeded: tuple[str, ...] = ()
-    """Tensors that the reference's constructor draws and keeps outside its state. The judge cannot replace them, so a
-    program may exploit their structure."""
-    changed: tuple[str, ...] = ()
-    """Tensors of the reference's state that its calls change, except those of batch norms."""
-
-    @property
-    def tensor_bytes(self) -> list[int]:
-        """Size of each input tensor."""
-        return [int(entry["tensor"]["bytes"]) for entry in self.entries if "tensor" in entry]
-
-    @property
-    def state_bytes(self) -> int:
-        """Maximum size of the reference's state: eight bytes for each element."""
-        return 8 * sum(math.prod(entry.shape) for entry in self.state)
-
-    @property
-    def written_bytes(self) -> int:
-        """Size of all outputs that do not alias inputs."""
-        return sum(out.size * out.item_bytes for out in self.outputs if not out.aliases)
 
 
 @dataclass(frozen=True)
@@ -139,31 +97,8 @@ class OracleClient:
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
                 self.ask("build", replies.Done, [fd], device=device.name, tf32=device.tf32)
-            answer = self.ask("describe", replies.Described, seed=seed)
-            if not answer.repeat:
-                raise TaskError(
-                    f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
-                    "one seed differ; draw by torch, random or numpy.random"
-                )
-            if answer.known:
-                raise TaskError(
-                    f"{task.id}: inputs must differ from call to call; all floating-point (or all) tensors of "
-                    "get_inputs() are the same under different seeds, so answers could be kept; draw them at random"
-                )
-            if answer.random:
-                raise TaskError(
-                    f"{task.id}: the output must be a function of the inputs; two calls on the same inputs differ, "
-                    "because the reference is random or counts its calls"
-                )
-            if answer.stateful:
-                raise TaskError(
-                    f"{task.id}: the output must be a function of the inputs; it depends on "
-                    f"{', '.join(answer.stateful[:3])}, which each call changes; call eval() in the constructor"
-                )
-            outputs = tuple(
-                Expected(tuple(out.shape), out.dtype, out.aliases, tuple(out.strides)) for out in answer.outputs
-            )
-            for out in outputs:
+            self.io_spec = self.ask("describe", replies.IoSpec, seed=seed)
+            for out in self.io_spec.outputs:
                 if out.dtype not in wire.DTYPES or len(out.shape) > wire.MAX_DIMENSIONS:
                     raise TaskError(
                         f"{task.id}: expected outputs of at most {wire.MAX_DIMENSIONS} dimensions, of type "
@@ -173,19 +108,7 @@ class OracleClient:
                     raise TaskError(
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
                     )
-            fixed = {*answer.fixed}
-            self.io_spec = IoSpec(
-                answer.arguments,
-                tuple(replace(one, fixed=one.name in fixed) for one in entries_of(answer.state)),
-                answer.entries,
-                answer.bytes,
-                outputs,
-                answer.work_bytes,
-                tuple(answer.constant),
-                tuple(answer.seeded),
-                tuple(answer.changed),
-            )
-            self._check_room(max(self.set_bytes, answer.work_bytes))
+            self._check_room(max(self.set_bytes, self.io_spec.work_bytes))
             self.rest()
         except BaseException:
             self.close()
@@ -244,12 +167,12 @@ class OracleClient:
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights and load them into the oracle's models."""
         answer = self.ask("state", replies.Stored, seed=seed, values_seed=values_seed)
-        self._check_room(answer.bytes)
+        self._check_room(answer.size_bytes)
         if not {*answer.names} <= {one.name for one in self.io_spec.state}:
             raise self.disturbed("state", "expected names of the state")
-        block = self._memory(answer.bytes)
+        block = self._memory(answer.size_bytes)
         self.ask("write", replies.Done)
-        return Weights(answer.names, answer.layout, self._device.to_host(block[: answer.bytes]))
+        return Weights(answer.names, answer.layout, self._device.to_host(block[: answer.size_bytes]))
 
     def make(self, sets: Sequence[Request]) -> list[tuple[Array, list[Answer], str]]:
         """Make input sets with answers and tolerances, at most `max_at_once` at a time.

@@ -26,7 +26,7 @@ from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.oracle import replies
-from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, Request, Weights
+from cudal1_env.judge.oracle.client import OracleClient, RaisedError, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, limits_of
 from cudal1_env.judge.oracle.samples import InputSet
 from cudal1_env.judge.oracle.state import Fingerprints
@@ -169,7 +169,7 @@ class Pool:
         return self._closed or not self.oracle.worker.alive
 
     @property
-    def io_spec(self) -> IoSpec:
+    def io_spec(self) -> replies.IoSpec:
         """The task's I/O specification."""
         return self.oracle.io_spec
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Self, cast
 
 from cudal1_worker import protocol as wire
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from cudal1_env.errors import printable
-from cudal1_env.judge.device.tensors import item_bytes
-from cudal1_env.judge.oracle.state import Fingerprints, Row, Size
+from cudal1_env.judge.device.tensors import Dtype, Expected, Size, Sizes, item_bytes
+from cudal1_env.judge.oracle.state import Entry, Fingerprints
 
 _ALIGNMENT = 4096
 """As in `cudal1_worker.layout`, which imports torch."""
-_MAX_DIMENSIONS = 64
-"""Maximum number of dimensions of torch's tensors."""
 _MAX_DEPTH = 64
 """Maximum nesting of a constructor argument."""
 _MAX_CHARS = 4200
@@ -72,8 +70,6 @@ def _pair_of(item: Any) -> tuple[Any, Any]:
 
 Text = Annotated[str, AfterValidator(lambda text: printable(text[:_MAX_CHARS]))]
 _Encoded = Annotated[Any, AfterValidator(_decodable)]
-_Dtype = Annotated[str, Field(max_length=40)]
-_Sizes = Annotated[list[Size], Field(max_length=_MAX_DIMENSIONS)]
 _Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
@@ -85,8 +81,8 @@ class _Array(_Reply):
     """A tensor as an argument."""
 
     array: str
-    of: _Dtype
-    shape: _Sizes
+    of: Dtype
+    shape: Sizes
 
     @model_validator(mode="after")
     def _has_size(self) -> Self:
@@ -109,23 +105,12 @@ class Failure(_Reply):
     text: Text
 
 
-class _Strided(_Reply):
-    """The form of a tensor."""
-
-    dtype: _Dtype
-    shape: _Sizes
-    strides: _Sizes
-
-    @model_validator(mode="after")
-    def _has_strides(self) -> Self:
-        if len(self.strides) != len(self.shape):
-            raise ValueError("expected a stride for each dimension")
-        return self
-
-
-class _Tensor(_Strided):
+class _Tensor(_Reply):
     """A dense tensor in a block of bytes (`cudal1_worker.layout.manifest`)."""
 
+    dtype: Dtype
+    shape: Sizes
+    strides: Sizes
     offset: Size
     bytes: Size
 
@@ -133,6 +118,8 @@ class _Tensor(_Strided):
     def _is_dense(self) -> Self:
         if self.dtype not in wire.DTYPES:
             raise ValueError("expected a dtype of the protocol")
+        if len(self.strides) != len(self.shape):
+            raise ValueError("expected a stride for each dimension")
         count = math.prod(self.shape)
         span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         if self.bytes != count * item_bytes(self.dtype) or (count and span != count):
@@ -150,16 +137,29 @@ class _ValueEntry(_Reply):
     value: _Encoded
 
 
-def _check_manifest(entries: Sequence[_TensorEntry | _ValueEntry], size_bytes: int) -> None:
-    """Raise ValueError unless tensors lie one after another, each on a page of its own, and fill the block."""
-    offset = 0
-    for entry in entries:
-        if isinstance(entry, _TensorEntry):
-            if entry.tensor.offset != offset:
-                raise ValueError("expected tensors one after another")
-            offset += -(-entry.tensor.bytes // _ALIGNMENT) * _ALIGNMENT
-    if size_bytes != max(offset, _ALIGNMENT):
-        raise ValueError("expected the size of the tensors together")
+class _Block(_Reply):
+    """Values, and a block of bytes with the tensors among them."""
+
+    entries: list[_TensorEntry | _ValueEntry]
+    size_bytes: Size
+
+    @model_validator(mode="after")
+    def _is_filled(self) -> Self:
+        """Check that tensors lie one after another, each on a page of its own, and fill the block."""
+        offset = 0
+        for entry in self.entries:
+            if isinstance(entry, _TensorEntry):
+                if entry.tensor.offset != offset:
+                    raise ValueError("expected tensors one after another")
+                offset += -(-entry.tensor.bytes // _ALIGNMENT) * _ALIGNMENT
+        if self.size_bytes != max(offset, _ALIGNMENT):
+            raise ValueError("expected the size of the tensors together")
+        return self
+
+    @cached_property
+    def layout(self) -> list[dict[str, Any]]:
+        """The entries, as workers get them."""
+        return [entry.model_dump() for entry in self.entries]
 
 
 def _check_sendable(*values: Any) -> None:
@@ -168,61 +168,67 @@ def _check_sendable(*values: Any) -> None:
         raise ValueError("expected values that fit into a message")
 
 
-class _Output(_Strided):
-    aliases: StrictBool
+class IoSpec(_Block):
+    """I/O specification of a task: shapes, dtypes and bytes of its inputs (the block), arguments, state and outputs.
 
-
-class Described(_Reply):
-    """See `cudal1_worker.oracle.description.describe`, and `IoSpec` for what becomes of it."""
+    See `cudal1_worker.oracle.description.describe`.
+    """
 
     arguments: _Encoded
-    state: list[Row]
-    fixed: list[str]
-    inputs: list[_TensorEntry | _ValueEntry]
-    bytes: Size
+    """Constructor arguments, encoded (see `cudal1_worker.layout.encode`)."""
+    state: tuple[Entry, ...]
+    """The tensors of the reference's state, in order of registration."""
+    outputs: tuple[Expected, ...]
+    """Shape, dtype and aliasing of each output."""
     work_bytes: Size
-    outputs: list[_Output]
-    random: StrictBool
-    stateful: list[Text]
-    repeat: StrictBool
-    constant: list[Size]
-    seeded: list[Text]
-    changed: list[Text]
-    known: StrictBool
+    """Peak GPU memory of a call of the reference, including its outputs."""
+    constant_inputs: tuple[Size, ...]
+    """Positions of input tensors that are the same under different seeds; their values are not secret."""
+    seeded: tuple[Text, ...]
+    """Tensors that the reference's constructor draws and keeps outside its state. The judge cannot replace them, so a
+    program may exploit their structure."""
+    changed: tuple[Text, ...]
+    """Tensors of the reference's state that its calls change, except those of batch norms."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        _check_manifest(self.inputs, self.bytes)
-        _check_sendable(self.arguments, self.entries)
-        if not {*self.constant} <= {*range(len(self.inputs))}:
+        _check_sendable(self.arguments, self.layout)
+        if not {*self.constant_inputs} <= {*range(len(self.entries))}:
             raise ValueError("expected positions of inputs")
         return self
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """Layout of the inputs, as workers get it."""
-        return [entry.model_dump() for entry in self.inputs]
+    def input_bytes(self) -> int:
+        """Size of an input set's inputs."""
+        return self.size_bytes
+
+    @property
+    def tensor_bytes(self) -> list[int]:
+        """Size of each input tensor."""
+        return [entry.tensor.bytes for entry in self.entries if isinstance(entry, _TensorEntry)]
+
+    @property
+    def state_bytes(self) -> int:
+        """Maximum size of the reference's state: eight bytes for each element."""
+        return 8 * sum(math.prod(entry.shape) for entry in self.state)
+
+    @property
+    def written_bytes(self) -> int:
+        """Size of all outputs that do not alias inputs."""
+        return sum(out.size * out.item_bytes for out in self.outputs if not out.aliases)
 
 
-class Stored(_Reply):
+class Stored(_Block):
     """Weights that the oracle writes on request; see `Weights`."""
 
     names: list[str]
-    entries: list[_TensorEntry]
-    bytes: Size
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        _check_manifest(self.entries, self.bytes)
         if len(self.names) != len(self.entries) or len({*self.names}) != len(self.names):
             raise ValueError("expected a name for each tensor")
         _check_sendable(self.names, self.layout)
         return self
-
-    @property
-    def layout(self) -> list[dict[str, Any]]:
-        """Layout of the weights, as workers get it."""
-        return [entry.model_dump() for entry in self.entries]
 
 
 class Report(_Reply):
@@ -275,7 +281,7 @@ class Step(_Reply):
     """One step of the reference's forward pass (`cudal1_worker.oracle.faults.Step`)."""
 
     name: Text
-    shapes: list[_Sizes]
+    shapes: list[Sizes]
     faults: list[Text]
 
 

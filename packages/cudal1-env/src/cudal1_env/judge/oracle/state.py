@@ -23,9 +23,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
+
+from cudal1_env.judge.device.tensors import Sizes
 
 _WRAPPERS = ("_orig_mod", "module")
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -41,10 +42,10 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a module's state."""
+    """One tensor of a module's state, as a worker describes it (`cudal1_worker.program.state.described`)."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Sizes
     dtype: str
     parameter: bool
     """Whether it is a parameter; otherwise a buffer."""
@@ -191,28 +192,16 @@ def _clean(name: str) -> str:
     return re.sub(r"[^\w.]", "?", name[:_NAME_CHARS], flags=re.ASCII)
 
 
-Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
-"""A size, offset or position that a worker reports."""
-Row = tuple[str, Annotated[list[Size], Field(max_length=64)], str, bool, str | None]
-"""A tensor of a module's state as a worker describes it: the fields of `Entry` but for `fixed`."""
-_ROWS: TypeAdapter[list[Row]] = TypeAdapter(list[Row])
+_STATE: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 _FINGERPRINTS: TypeAdapter[Fingerprints] = TypeAdapter(Fingerprints)
 
 
 def parse_state(told: object) -> tuple[Entry, ...]:
-    """Return the state that a worker describes (`cudal1_worker.program.state`); empty if it is malformed."""
+    """Return the state that a worker describes; empty if it is malformed."""
     try:
-        rows = _ROWS.validate_python(told, strict=False)
+        return _STATE.validate_python(told)
     except ValidationError:
         return ()
-    return entries_of(rows)
-
-
-def entries_of(rows: Sequence[Row]) -> tuple[Entry, ...]:
-    """Return the entries of parsed rows."""
-    return tuple(
-        Entry(name, tuple(shape), dtype, parameter, tied_to) for name, shape, dtype, parameter, tied_to in rows
-    )
 
 
 def parse_fingerprints(told: object) -> Fingerprints:
