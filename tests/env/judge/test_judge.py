@@ -390,7 +390,7 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
             assert record.status is Status.CORRECT, record.message
             assert record.seconds.oracle_s > 0
             assert any(pool.size_bytes for pool in one._pools.values()) is (settings.pool_bytes > 1)
-            with contextlib.closing(one._pools.new(one._case(ADD, program, "training"), seed)) as pool:
+            with contextlib.closing(one._pools.new(one._case(ADD, program, "training", seed))) as pool:
                 made += [pool.sets(0, 10), pool.sets(8, 10)]
     few, few_again, many, many_again = made
     assert all(one is other for one, other in zip(many[8:], many_again, strict=True)), "kept"

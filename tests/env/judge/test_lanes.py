@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
-from cudal1_env.judge.lanes import Wanted, _Batch
+from cudal1_env.judge.lanes import _Batch
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.pool import Pool
@@ -52,7 +52,7 @@ class FakePools(Pools):
     late: bool
     size_bytes: int
 
-    def new(self, case: Case, seed: bytes | None) -> Pool:
+    def new(self, case: Case) -> Pool:
         if case.task.id in self.failing and not self.late:
             raise self.failing[case.task.id]
         return cast("Pool", FakePool(case, self.size_bytes))
@@ -81,10 +81,7 @@ def batch(pools: FakePools, broken: Container[int]) -> tuple[Any, list[int]]:
 def told(groups: Sequence[Sequence[int]], pools: FakePools, broken: Container[int] = ()) -> dict[int, object]:
     judge, most = batch(pools, broken)
     wanted = [
-        [
-            Wanted(place, cast("Any", SimpleNamespace(task=task, source=str(place), precision="correct")), None)
-            for place in group
-        ]
+        [Case(task, str(place), "correct", place=place) for place in group]
         for task, group in ((ADD.model_copy(update={"id": f"task/{k % TASKS}"}), one) for k, one in enumerate(groups))
         if group
     ]

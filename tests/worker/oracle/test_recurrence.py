@@ -54,7 +54,7 @@ def pool_of(judge: Judge, draw: str, expression: str = "x * 2") -> Pool:
         "def get_init_inputs():\n    return []\n"
     )
     return judge._pools.take(
-        Case(Task(id="file/own", source=source, name="own", level=1, origin="file"), "", "training"), None
+        Case(Task(id="file/own", source=source, name="own", level=1, origin="file"), "", "training")
     )
 
 

@@ -24,7 +24,6 @@ from cudal1_env.judge.measure.timing.interference import Alone
 from cudal1_env.judge.measure.timing.overhead import Overhead
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.oracle import pool as pool_file
-from cudal1_env.judge.pools import pool_key
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
 from cudal1_worker.oracle import dependence, questions
@@ -328,7 +327,7 @@ def task_of(expression: str) -> Task:
 
 
 def unseen(judge: Judge, expression: str) -> str:
-    pool = judge._pools.take(Case(task_of(expression), "", "training"), None)
+    pool = judge._pools.take(Case(task_of(expression), "", "training"))
     pool.sets(0, 1)
     return pool.unseen()
 
@@ -359,7 +358,7 @@ def test_a_maximum_whose_roundings_a_mean_hides_is_not_only_compared(judge: Judg
 
 def test_single_elements_whose_omission_saves_little_are_no_doubt(judge: Judge) -> None:
     """A focal loss hardly shows the weights of what is classified well: one of 24 steps, in a few elements."""
-    pool = judge._pools.take(Case(load_task(EXAMPLES / "focal_loss.py", device="cpu"), "", "training"), None)
+    pool = judge._pools.take(Case(load_task(EXAMPLES / "focal_loss.py", device="cpu"), "", "training"))
     pool.sets(0, 1)
     assert re.fullmatch(r"(step \d+ \(exp\) in bfloat16 \(line 23\))?", pool.unseen()), "some draws hide a rounding"
 
@@ -399,7 +398,7 @@ def test_state_that_calls_change_is_named(forward: str, changed: tuple[str, ...]
         )
     )
     task = Task(id="file/own", source=text, name="own", level=1, origin="file")
-    assert judge._pools.take(Case(task, "", "training"), None).io_spec.changed == changed
+    assert judge._pools.take(Case(task, "", "training")).io_spec.changed == changed
 
 
 @pytest.mark.parametrize(
@@ -419,7 +418,7 @@ def test_weights_outside_the_state_are_named(made: str, named: str, judge: Judge
         "    def forward", f"    def __init__(self):\n        super().__init__()\n        {made}\n    def forward"
     )
     task = Task(id="file/own", source=text, name="own", level=1, origin="file")
-    pool = judge._pools.take(Case(task, "", "training"), None)
+    pool = judge._pools.take(Case(task, "", "training"))
     assert pool.io_spec.seeded == ((named,) if named else ())
     pool.sets(0, 1)
     assert pool.doubts() == ([f"seeded tensor {named} outside the state"] if named else [])
@@ -440,18 +439,18 @@ def test_work_on_weights_alone_is_named(weight: str, judge: Judge) -> None:
         "        self.w = nn.Parameter(torch.rand(256, 256) + 1)\n    def forward",
     )
     task = Task(id="file/own", source=text, name="own", level=1, origin="file")
-    pool = judge._pools.take(Case(task, "", "training"), None)
+    pool = judge._pools.take(Case(task, "", "training"))
     pool.sets(0, 1)
     assert "work that is the same for all inputs, such as step" in pool.doubts()[0]
 
 
 def test_a_task_is_asked_once_though_its_secrets_change(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(task_of("x @ w + 1"), "", "training")
-    first = judge._pools.take(case, None)
+    first = judge._pools.take(case)
     first.sets(0, 1)
     assert first.doubts() == []
-    judge._pools.retire(pool_key(case, None))
-    second = judge._pools.take(case, None)
+    judge._pools.retire(case.key)
+    second = judge._pools.take(case)
     monkeypatch.setattr(second.oracle, "ask", None)
     assert second.doubts() == []
 

@@ -168,7 +168,7 @@ def test_tasks_that_cannot_be_judged_and_programs_of_a_task_have_one_outcome_eac
 
 
 def test_a_pool_rests_between_the_requests_of_other_verdicts(judge: Judge) -> None:
-    pool = judge._pools.take(judge._case(ADD, RIGHT, "correct"), None)
+    pool = judge._pools.take(judge._case(ADD, RIGHT, "correct"))
     done = threading.Event()
 
     def rests() -> None:

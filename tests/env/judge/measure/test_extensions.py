@@ -131,7 +131,7 @@ def test_a_second_verdict_begins_with_the_build_of_the_first(
 def test_no_worker_after_the_first_runs_a_compiler(judge: Judge, entries: Callable[[], list[Path]]) -> None:
     """Each worker of a program finds objects and failures that its first one made."""
     case = judge._case(TASK, PROGRAM, "training")
-    pool = judge._pools.take(case, None)
+    pool = judge._pools.take(case)
     judge._builder.drop(judge._builder.build(case, pool))
     kept = next(iter(entries())) / "files" / compilers.COMPILED
     made = sorted(path.name for path in kept.iterdir())

@@ -150,9 +150,9 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(monkeypatch: pyte
     asked: list[str] = []
     new = judge._pools.new
 
-    def counted(case: Any, seed: bytes | None) -> Any:
+    def counted(case: Any) -> Any:
         asked.append(case.task.id)
-        return new(case, seed)
+        return new(case)
 
     monkeypatch.setattr(judge._pools, "new", counted)
     broken = Task(id="file/broken", source=program(2).replace("x * 2", "x * y"), name="b", level=1, origin="file")
@@ -171,11 +171,11 @@ def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
 ) -> None:
     new, refused = judge._pools.new, list[str]()
 
-    def crowded(case: Any, seed: bytes | None) -> Pool:
+    def crowded(case: Any) -> Pool:
         if case.task.id not in refused:
             refused.append(case.task.id)
             raise TooLargeError(f"{case.task.id}: the reference failed in describe")
-        return new(case, seed)
+        return new(case)
 
     monkeypatch.setattr(judge._pools, "new", crowded)
     told: dict[int, object] = {}
@@ -220,7 +220,7 @@ def test_what_the_reference_does_is_never_the_candidates_fault(
 
 
 def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: Judge) -> None:
-    first, second, third = (judge._pools.take(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
+    first, second, third = (judge._pools.take(judge._case(task, "", "training")) for task in (*TASKS, OTHER))
     for pool, taken in ((first, 0.3), (second, 0.4), (third, 0.0)):
         pool.size_bytes = int(taken * judge.device.pool_bytes(judge.settings.pool_bytes))
     most = judge.device.pool_bytes(judge.settings.pool_bytes)
@@ -231,7 +231,7 @@ def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: Judge) -> No
 
 
 def test_sets_that_were_given_back_come_again_as_they_were(judge: Judge) -> None:
-    pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
+    pool = judge._pools.take(judge._case(TASKS[0], "", "training"))
     before = [one.inputs.tobytes() for one in pool.sets(0, 4)]
     assert pool.size_bytes > 0
     pool.forget()
@@ -244,11 +244,11 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: Judge) -> None
 def test_memory_that_a_trial_holds_is_left_free(judge: Judge) -> None:
     max_bytes: list[int] = []
     for held in (0, 10):
-        pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
+        pool = judge._pools.take(judge._case(TASKS[0], "", "training"))
         pool.max_bytes = 1 << 40
         pool.fit(1 << 30, held)
         max_bytes.append(pool.max_bytes - pool.size_bytes)
-    one = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
+    one = judge._pools.take(judge._case(TASKS[0], "", "training"))
     assert max_bytes[0] - max_bytes[1] >= 10 * one.io_spec.input_bytes
 
 

@@ -117,7 +117,7 @@ def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pyt
     precompilations = judge._builder.precompilations
     for k in range(4):
         case = judge._case(TASK, f"{quick}# {k}\n", "training")
-        precompilations.keep(case, judge._pools.take(case, None))
+        precompilations.keep(case, judge._pools.take(case))
     assert len(precompilations._kept) == 2
     root = judge._builder.folders._root
     assert len([path for path in root.iterdir() if path.name.startswith("kept-")]) == 2
@@ -181,7 +181,7 @@ def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Jud
 @pytest.mark.parametrize(("end", "kept"), [("raise MemoryError", True), ("os._exit(0)", False)])
 def test_compiled_files_are_kept_if_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
     case = judge._case(TASK, COMPILER + BODY.format(init="compiled()", call=end), "training")
-    precompilation = judge._builder.precompilations.take(case, judge._pools.take(case, None), leased=False)
+    precompilation = judge._builder.precompilations.take(case, judge._pools.take(case), leased=False)
     assert precompilation is not None
     assert (precompilation.snapshot is not None) == kept
     if precompilation.snapshot is not None:

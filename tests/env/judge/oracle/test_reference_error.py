@@ -56,7 +56,7 @@ def test_a_task_is_refused_only_if_four_draws_are_unusable(monkeypatch: pytest.M
     told = iter(["its elements may err too much"] * unusable)
     monkeypatch.setattr(client, "fault", lambda *_: next(told, ""))
     with Judge(JudgeSettings(device="cpu")) as judge:
-        pool = judge._pools.take(Case(task(DOUBLES), "", "training"), None)
+        pool = judge._pools.take(Case(task(DOUBLES), "", "training"))
         if unusable == 3:
             assert len(pool.sets(0, 1)) == 1
         else:
@@ -68,7 +68,7 @@ def test_a_task_is_refused_only_if_four_draws_are_unusable(monkeypatch: pytest.M
 def test_a_reference_is_correct_on_every_set() -> None:
     """Large factors leave a softmax of zeros and ones, exact on most sets, and on some two nearly equal logits."""
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
-        pool = judge._pools.take(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
+        pool = judge._pools.take(Case(task(ONE_HOT), "", "training", seed=b"\x0d" * 16))
         (want,) = pool.io_spec.outputs
         beyond_probes = 0
         for heavy in range(5, 181, 8):
@@ -87,7 +87,7 @@ def test_a_reference_is_correct_on_every_set() -> None:
 def test_widened_answers_differ_in_tolerances_alone_and_none_is_smaller() -> None:
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
         source = PICKY.replace("        assert (x * 2**18 == (x * 2**18).round()).all()\n", "")
-        pool = judge._pools.take(Case(task(source), "", "training"), b"\x0d" * 16)
+        pool = judge._pools.take(Case(task(source), "", "training", seed=b"\x0d" * 16))
         larger, sizes = 0, list[int]()
         for one in pool.sets(0, 4):
             sizes.append(pool.size_bytes)

@@ -183,7 +183,7 @@ def test_weights_beyond_the_limit_of_memory_are_refused(judge: AuditJudge) -> No
 
 
 def test_a_machine_without_memory_for_a_block_is_too_small_for_the_task(judge: AuditJudge) -> None:
-    pool = judge._pools.take(Case(task("good"), "", "training"), None)
+    pool = judge._pools.take(Case(task("good"), "", "training"))
     with pytest.raises(TooLargeError, match="there is no memory for"):
         pool.oracle._memory(1 << 60)
     assert pool.private_inputs().size
@@ -310,17 +310,17 @@ def test_a_program_whose_oracle_the_machine_killed_once_is_judged_again(
 
 def test_an_oracle_that_is_gone_gives_the_same_error_again_and_a_new_one_gives_answers(judge: AuditJudge) -> None:
     case = Case(task("good"), "", "training")
-    pool = judge._pools.take(case, None)
+    pool = judge._pools.take(case)
     os.kill(pool.oracle.worker.pid, signal.SIGKILL)
     for _ in range(2):
         with pytest.raises(TooLargeError, match="killed in draw"):
             pool.private_inputs()
     assert pool.closed
-    assert judge._pools.take(case, None).private_inputs().size
+    assert judge._pools.take(case).private_inputs().size
 
 
 def test_an_oracle_that_the_judge_ends_is_no_fault_of_its_task(judge: AuditJudge) -> None:
-    pool = judge._pools.take(Case(task("good"), "", "training"), None)
+    pool = judge._pools.take(Case(task("good"), "", "training"))
     pool.oracle.worker.interrupt()
     with pytest.raises(WorkerLostError, match="the judge ended the oracle during draw"):
         pool.private_inputs()

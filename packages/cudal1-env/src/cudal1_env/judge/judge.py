@@ -22,7 +22,7 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.lanes import Lanes, Wanted
+from cudal1_env.judge.lanes import Lanes
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import judge_correct
@@ -30,9 +30,9 @@ from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.measure.record import Verdict, limited
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, WARM_SETS, Pool
-from cudal1_env.judge.pools import Pools, parts, pool_key
+from cudal1_env.judge.pools import Pools, parts
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
+from cudal1_env.judge.workers.lease import away_from, lease, sharing, take_seat
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 
@@ -73,7 +73,7 @@ class Judge(ByEach):
             self._seat.close()
             raise
         self._pools = Pools(self._builder)
-        self._lanes = Lanes(self._builder, self._pools, self.core)
+        self._lanes = Lanes(self._builder, self._pools)
         self._shares: dict[str, tuple[float, ...]] = {}
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
@@ -113,17 +113,17 @@ class Judge(ByEach):
             MachineError: The machine failed.
         """
         with self._lock:
-            case = self._case(task, source, precision)
-            pool = self._pools.take(case, seed)
+            case = self._case(task, source, precision, seed)
+            pool = self._pools.take(case)
             if seed is not None and first_set is not None:
                 pool.spend(first_set)
             try:
                 # In this thread, so that an interrupt ends it at once: a batch waits for its builds.
                 begin = self._lanes.judge if precision == "correct" else self._builder.build
-                return self._limited(case, self._ended(begin(case, pool), pool, seed), seed)
+                return self._limited(case, self._ended(begin(case, pool), pool))
             finally:
                 if seed is not None:
-                    self._pools.retire(pool_key(case, seed))
+                    self._pools.retire(case.key)
 
     def evaluate_each(
         self,
@@ -156,14 +156,13 @@ class Judge(ByEach):
         """Return a name for each job, equal where jobs share a pool."""
         return [str(index) if self._own_secrets else f"{task.id} {task.source}" for index, (task, _) in enumerate(jobs)]
 
-    def _wanted(self, jobs: Sequence[tuple[Task, str]], places: Sequence[int], precision: Precision) -> list[Wanted]:
+    def _wanted(self, jobs: Sequence[tuple[Task, str]], places: Sequence[int], precision: Precision) -> list[Case]:
         """Return the programs at some places, with seeds if each has secrets of its own."""
         seeds = [secrets.token_bytes(SEED_BYTES) if self._own_secrets else None for _ in places]
-        return [
-            Wanted(place, self._case(*jobs[place], precision), seed) for place, seed in zip(places, seeds, strict=True)
-        ]
+        pairs = zip(places, seeds, strict=True)
+        return [replace(self._case(*jobs[place], precision, seed), place=place) for place, seed in pairs]
 
-    def _tell(self, one: Wanted, outcome: Outcome, done: Callable[[int, Outcome], None]) -> None:
+    def _tell(self, one: Case, outcome: Outcome, done: Callable[[int, Outcome], None]) -> None:
         """Report an outcome; a pool that was for this program only is retired."""
         if one.seed is not None:
             self._pools.retire(one.key)
@@ -174,15 +173,15 @@ class Judge(ByEach):
     def _judge_side_by_side(self, jobs: Sequence[tuple[Task, str]], done: Callable[[int, Outcome], None]) -> None:
         """Judge programs without timing, then those alone that others may have disturbed."""
         groups = parts(self._names(jobs), max_jobs=self.settings.pool_candidates, max_tasks=1)
-        begun: list[Wanted] = []
+        begun: list[Case] = []
 
-        def begins() -> Iterator[list[Wanted]]:
+        def begins() -> Iterator[list[Case]]:
             for group in groups:
                 wanted = self._wanted(jobs, group, "correct")
                 begun.extend(wanted)
                 yield wanted
 
-        alone: list[tuple[Wanted, Built]] = []
+        alone: list[tuple[Case, Built]] = []
         try:
             with contextlib.closing(self._lanes.judge_all(begins())) as told:
                 for one, outcome in told:
@@ -192,7 +191,7 @@ class Judge(ByEach):
                         self._tell(one, outcome, done)
             for one, built in alone:
                 try:
-                    again: Outcome = self._ended(built, self._pools.take(one.case, one.seed), one.seed).evaluation
+                    again: Outcome = self._ended(built, self._pools.take(one)).evaluation
                 except TaskError as error:
                     again = error
                 self._tell(one, again, done)
@@ -213,32 +212,31 @@ class Judge(ByEach):
         """
         with self._lock, contextlib.ExitStack() as held:
             seed = secrets.token_bytes(SEED_BYTES)
-            case = self._case(task, evaluation.source, evaluation.precision)
+            case = self._case(task, evaluation.source, evaluation.precision, seed)
 
             def pool() -> Pool:
                 """Open the pool and take the lease when the first baseline must be measured."""
-                key = pool_key(case, seed)
-                if key not in self._pools:
-                    self._pools.take(case, seed)
-                    held.callback(self._pools.retire, key)
-                    held.enter_context(lease(core_name(self.core), *self.device.locks))
+                if case.key not in self._pools:
+                    self._pools.take(case)
+                    held.callback(self._pools.retire, case.key)
+                    held.enter_context(lease(*self._builder.leases))
                     held.enter_context(away_from(self._seat.kept_free))
-                return self._pools[key]
+                return self._pools[case.key]
 
             return self._extras.compare(case, evaluation, pool)
 
-    def _together(self, wanted: Sequence[Wanted]) -> Generator[tuple[Wanted, Outcome]]:
+    def _together(self, wanted: Sequence[Case]) -> Generator[tuple[Case, Outcome]]:
         """Build candidates in parallel, then time one after the other; yield each with its outcome.
 
         Closing the generator kills candidates that were built and not judged.
         """
         with ThreadPoolExecutor(self._built_at_once) as executor:
-            refused = self._pools.open(executor, [(one.case, one.seed) for one in wanted])
-            ready: list[tuple[Wanted, Pool]] = []
+            refused = self._pools.open(executor, wanted)
+            ready: list[tuple[Case, Pool]] = []
             for one in wanted:
                 if one.key not in refused:
                     try:  # opens the pool again if it was retired to make room
-                        ready.append((one, self._pools.take(one.case, one.seed)))
+                        ready.append((one, self._pools.take(one)))
                         continue
                     except TaskError as error:
                         refused[one.key] = error
@@ -248,27 +246,27 @@ class Judge(ByEach):
                 yield from self._timed(executor, compilers, ready)
 
     def _timed(
-        self, executor: ThreadPoolExecutor, compilers: ThreadPoolExecutor, ready: Sequence[tuple[Wanted, Pool]]
-    ) -> Generator[tuple[Wanted, Outcome]]:
+        self, executor: ThreadPoolExecutor, compilers: ThreadPoolExecutor, ready: Sequence[tuple[Case, Pool]]
+    ) -> Generator[tuple[Case, Outcome]]:
         """Do the same for candidates whose pools are open."""
         precompiled: Begun = {}
         begun, ahead = list[Future[Built]](), list[Future[None]]()
         try:
             for one, pool in ready:
-                self._precompile(compilers, precompiled, one.case, pool)
+                self._precompile(compilers, precompiled, one, pool)
             for compiled in precompiled.values():
                 compiled.result()
-            begun += [executor.submit(self._builder.build, one.case, pool) for one, pool in ready]
+            begun += [executor.submit(self._builder.build, one, pool) for one, pool in ready]
             if self.device.prepares_ahead:
                 timed = {pool.task.source: pool for _, pool in ready}
                 ahead += [executor.submit(self._prepare, pool) for pool in timed.values()]
             wait(begun)  # builds would disturb measurements
             for prepared in ahead:
                 prepared.result()
-            waiting: list[tuple[Wanted, Verdict]] = []
+            waiting: list[tuple[Case, Verdict]] = []
             for (one, pool), built in zip(ready, begun, strict=True):
                 try:
-                    verdict = self._ended(built.result(), pool, one.seed)
+                    verdict = self._ended(built.result(), pool)
                 except TaskError as error:
                     yield one, error
                     continue
@@ -279,7 +277,7 @@ class Judge(ByEach):
             self._search(executor, [one for one, _ in waiting])
             for one, verdict in waiting:
                 try:
-                    outcome: Outcome = self._limited(one.case, verdict, one.seed)
+                    outcome: Outcome = self._limited(one, verdict)
                 except TaskError as error:
                     outcome = error
                 yield one, outcome
@@ -333,7 +331,7 @@ class Judge(ByEach):
 
     # --- building ----------------------------------------------------------------------------------------------
 
-    def _case(self, task: Task, source: str, precision: Precision) -> Case:
+    def _case(self, task: Task, source: str, precision: Precision, seed: bytes | None = None) -> Case:
         check_choice("precision", precision, get_args(Precision))
         self._builder.zygote.start()
         machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
@@ -345,6 +343,7 @@ class Judge(ByEach):
             machine=machine,
             sensitivity=self._shares.get(sha256, ()),
             doubts=self._doubts.get(sha256),
+            seed=seed,
         )
 
     def _prepare(self, pool: Pool) -> None:
@@ -354,13 +353,13 @@ class Judge(ByEach):
         """
         if pool.closed:  # retired to make room for another task, or its oracle died
             return
-        with sharing(core_name(self.core), *self.device.locks), contextlib.suppress(TaskError, *self.device.faults):
+        with sharing(*self._builder.leases), contextlib.suppress(TaskError, *self.device.faults):
             pool.sets(0, WARM_SETS)
             pool.make_way()
 
     # --- measuring ---------------------------------------------------------------------------------------------
 
-    def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Verdict:
+    def _ended(self, built: Built | Evaluation, pool: Pool) -> Verdict:
         """Return the verdict on a candidate that was built or, without timing, already judged.
 
         An `UNSTABLE` candidate is built and measured once more, as a further candidate of its task; the verdict is the
@@ -368,21 +367,21 @@ class Judge(ByEach):
         """
         if isinstance(built, Evaluation):
             return Verdict(built)
-        verdict = self._fitted(built, pool, seed)
+        verdict = self._fitted(built, pool)
         if verdict.evaluation.status is not Status.UNSTABLE:
             return verdict
         case = replace(built.case, unstable=verdict.evaluation.speedup)
-        pool = self._pools.take(case, seed)
-        return self._fitted(self._builder.build(case, pool), pool, seed)
+        pool = self._pools.take(case)
+        return self._fitted(self._builder.build(case, pool), pool)
 
-    def _fitted(self, built: Built, pool: Pool, seed: bytes | None) -> Verdict:
+    def _fitted(self, built: Built, pool: Pool) -> Verdict:
         """Measure a candidate.
 
         If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
         """
         case = built.case
         if pool.closed:
-            pool = self._pools.take(case, seed)
+            pool = self._pools.take(case)
         self._pools.allot(pool)  # the others may have grown
         others = len(self._pools) > 1
         try:
@@ -394,16 +393,16 @@ class Judge(ByEach):
             if not others:
                 raise too_large(case, error) from error
         try:
-            pool = self._alone(case, pool, seed)
+            pool = self._alone(case, pool)
             alone = Built(case) if case.precision == "correct" else self._builder.build(case, pool)
             return self._measure(alone, pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
 
-    def _alone(self, case: Case, pool: Pool, seed: bytes | None) -> Pool:
+    def _alone(self, case: Case, pool: Pool) -> Pool:
         """Retire all pools but one, and return that; another one for the task if its oracle was killed."""
         self._pools.retire_others(pool)
-        return self._pools.take(case, seed) if pool.closed else pool
+        return self._pools.take(case) if pool.closed else pool
 
     def _measure(self, built: Built, pool: Pool) -> Verdict:
         try:
@@ -416,8 +415,7 @@ class Judge(ByEach):
 
     def _under_lease(self, built: Built, pool: Pool) -> Verdict:
         case = built.case
-        leased = lease(core_name(self.core), *self.device.locks)
-        with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
+        with lease(*self._builder.leases) as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             foreign = self.device.foreign_processes(self._own_pids(built))
             if case.precision == "correct":
@@ -434,26 +432,26 @@ class Judge(ByEach):
 
     # --- what a program could keep or omit -----------------------------------------------------------------------
 
-    def _limited(self, case: Case, verdict: Verdict, seed: bytes | None) -> Evaluation:
+    def _limited(self, case: Case, verdict: Verdict) -> Evaluation:
         """Return the record, with a reward above 1 limited by what a program could keep or omit undetected.
 
         If GPU memory is too small for the search, retire the other pools and search once more.
         """
         if verdict.reference_ms is None:
             return verdict.evaluation
-        pool = self._pools.kept(case, seed) or self._pools.take(case, seed)
+        pool = self._pools.kept(case) or self._pools.take(case)
         try:
             try:
                 constant_bytes, doubts = self._searched(case, pool)
             except (NoRoomError, TooLargeError):
-                pool = self._alone(case, pool, seed)
+                pool = self._alone(case, pool)
                 constant_bytes, doubts = self._searched(case, pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
         evaluation = limited(verdict, constant_bytes * verdict.byte_ms, doubts)
         return evaluation.model_copy(update={"seconds": case.watch.seconds()})
 
-    def _search(self, executor: ThreadPoolExecutor, wanted: Sequence[Wanted]) -> None:
+    def _search(self, executor: ThreadPoolExecutor, wanted: Sequence[Case]) -> None:
         """Search several tasks in parallel; what fails, such as for lack of memory, `_limited` does again.
 
         A search keeps a core busy for seconds and the GPU much less, so parallel ones take hardly longer than one.
@@ -463,7 +461,7 @@ class Judge(ByEach):
             with contextlib.suppress(TaskError, *self.device.faults):
                 self._searched(case, pool)
 
-        opened = {one.case.task.source: (one.case, self._pools.get(one.key)) for one in wanted}
+        opened = {one.task.source: (one, self._pools.get(one.key)) for one in wanted}
         begun = [executor.submit(search, case, pool) for case, pool in opened.values() if pool is not None]
         for one in begun:
             one.result()
@@ -476,8 +474,7 @@ class Judge(ByEach):
 
         if pool.is_searched(doubts=case.doubts is None):
             return found()
-        leased = sharing(core_name(self.core), *self.device.locks)
-        with leased as (_, waited), case.watch.phase("lease"), self.device.faults_named():
+        with sharing(*self._builder.leases) as (_, waited), case.watch.phase("lease"), self.device.faults_named():
             case.watch.add("wait", waited)
             pool.sets(0, 1)  # a pool that was opened again knows neither weights nor errors yet
             searched = found()

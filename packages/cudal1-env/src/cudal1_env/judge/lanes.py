@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 from cudal1_env.errors import TaskError, TooLargeError
@@ -16,36 +15,19 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.judge.pools import Pools, pool_key
-from cudal1_env.judge.workers.lease import core_name, sharing
+from cudal1_env.judge.pools import Pools
+from cudal1_env.judge.workers.lease import sharing
 from cudal1_env.records import Evaluation
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """A program to judge."""
-
-    place: int
-    """Its place among the caller's jobs."""
-    case: Case
-    seed: bytes | None
-    """Seed of its pool, if the pool is for this program only."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Key of its pool."""
-        return pool_key(self.case, self.seed)
-
-
-Told = tuple[Wanted, Evaluation | TaskError | Built]
+Told = tuple[Case, Evaluation | TaskError | Built]
 """A program with its verdict, the error of its task, or itself if it must be judged alone."""
 
 
 class Lanes:
     """Judges programs under a shared lease, several at a time."""
 
-    def __init__(self, builder: Builder, pools: Pools, core: int | None) -> None:
-        self._builder, self._pools, self._core = builder, pools, core
+    def __init__(self, builder: Builder, pools: Pools) -> None:
+        self._builder, self._pools = builder, pools
 
     def judge(self, case: Case, pool: Pool) -> Evaluation | Built:
         """Return the verdict on a program, or the program if it must be judged alone. Several threads may call this."""
@@ -53,7 +35,7 @@ class Lanes:
         if pool.closed:  # retired to make room for another task, or its oracle died
             return Built(case)
         self._builder.precompilations.keep(case, pool)
-        with sharing(core_name(self._core), *device.locks) as (hold, waited), case.watch.phase("lease"):
+        with sharing(*self._builder.leases) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)
             evaluation: Evaluation | None = None
@@ -71,7 +53,7 @@ class Lanes:
         built.fault = None
         return built
 
-    def judge_all(self, groups: Iterator[Sequence[Wanted]]) -> Generator[Told]:
+    def judge_all(self, groups: Iterator[Sequence[Case]]) -> Generator[Told]:
         """Yield each program as soon as it is judged.
 
         Args:
@@ -102,7 +84,7 @@ class _Batch:
         self._open: Counter[tuple[str, str]] = Counter()
         """Number of unfinished programs by pool."""
 
-    def told(self, groups: Iterator[Sequence[Wanted]]) -> Generator[Told]:
+    def told(self, groups: Iterator[Sequence[Case]]) -> Generator[Told]:
         group = next(groups, None)
         try:
             while group or self._then:
@@ -117,29 +99,29 @@ class _Batch:
                 one.cancel()
             wait(self._then)
 
-    def _has_room(self, group: Sequence[Wanted]) -> bool:
+    def _has_room(self, group: Sequence[Case]) -> bool:
         """Whether a group may begin beside those that have."""
         first = group[0]
         if not self._open:
             return True
         if first.key in self._open or len(self._open) >= self._builder.settings.max_pools:
             return False
-        if self._pools.kept(first.case, first.seed) is not None:
+        if self._pools.kept(first) is not None:
             return True
         self._pools.make_room(self._open)
         return not self._pools.is_crowded
 
-    def _begin(self, group: Sequence[Wanted]) -> Iterator[Told]:
+    def _begin(self, group: Sequence[Case]) -> Iterator[Told]:
         first = group[0]
         self._open[first.key] = len(group)
         self._pools.renew(first.key, len(group))
-        if self._pools.kept(first.case, first.seed) is not None:
+        if self._pools.kept(first) is not None:
             yield from self._submit(group)
         else:
-            opening = self._lanes.submit(self._pools.new, first.case, first.seed)
+            opening = self._lanes.submit(self._pools.new, first)
             self._then[opening] = functools.partial(self._opened, group)
 
-    def _opened(self, group: Sequence[Wanted], opening: Future[Pool]) -> Iterator[Told]:
+    def _opened(self, group: Sequence[Case], opening: Future[Pool]) -> Iterator[Told]:
         key = group[0].key
         try:
             pool = opening.result()
@@ -151,31 +133,31 @@ class _Batch:
         self._pools[key] = pool
         yield from self._submit(group)
 
-    def _submit(self, group: Sequence[Wanted]) -> Iterator[Told]:
+    def _submit(self, group: Sequence[Case]) -> Iterator[Told]:
         """Judge a group whose pool is open; compile first what takes long."""
-        ready: list[tuple[Wanted, Pool]] = []
+        ready: list[tuple[Case, Pool]] = []
         for one in group:
             try:  # opens the pool again if its oracle died
-                ready.append((one, self._pools.take(one.case, one.seed, self._open)))
+                ready.append((one, self._pools.take(one, self._open)))
             except TaskError as error:
                 yield from self._refuse(one, error)
         for one, pool in ready:
-            if is_precompiled(one.case):
-                compiling = self._compilers.submit(self._builder.precompilations.keep, one.case, pool)
+            if is_precompiled(one):
+                compiling = self._compilers.submit(self._builder.precompilations.keep, one, pool)
                 self._then[compiling] = functools.partial(self._compiled, one, pool)
             else:
                 self._enter(one, pool)
 
-    def _compiled(self, one: Wanted, pool: Pool, compiling: Future[None]) -> Iterator[Told]:
+    def _compiled(self, one: Case, pool: Pool, compiling: Future[None]) -> Iterator[Told]:
         compiling.result()
         self._enter(one, pool)
         return iter(())
 
-    def _enter(self, one: Wanted, pool: Pool) -> None:
-        judging = self._lanes.submit(self._judge, one.case, pool)
+    def _enter(self, one: Case, pool: Pool) -> None:
+        judging = self._lanes.submit(self._judge, one, pool)
         self._then[judging] = functools.partial(self._judged, one)
 
-    def _judged(self, one: Wanted, judging: Future[Evaluation | Built]) -> Iterator[Told]:
+    def _judged(self, one: Case, judging: Future[Evaluation | Built]) -> Iterator[Told]:
         try:
             outcome = judging.result()
         except TaskError as error:  # an oracle answers only when the first program needs its sets
@@ -183,11 +165,11 @@ class _Batch:
         else:
             yield from self._end(one, outcome)
 
-    def _refuse(self, one: Wanted, error: TaskError) -> Iterator[Told]:
+    def _refuse(self, one: Case, error: TaskError) -> Iterator[Told]:
         """That an oracle lacks memory is no error of the task: others were open."""
-        yield from self._end(one, Built(one.case) if isinstance(error, TooLargeError) else error)
+        yield from self._end(one, Built(one) if isinstance(error, TooLargeError) else error)
 
-    def _end(self, one: Wanted, outcome: Evaluation | TaskError | Built) -> Iterator[Told]:
+    def _end(self, one: Case, outcome: Evaluation | TaskError | Built) -> Iterator[Told]:
         self._open[one.key] -= 1
         if not self._open[one.key]:
             del self._open[one.key]

@@ -15,16 +15,6 @@ from cudal1_env.judge.oracle.pool import SEED_BYTES, Findings, Pool
 from cudal1_env.judge.settings import JudgeSettings
 
 
-def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
-    """Return the key of a pool: its task, and its seed if the caller chose one.
-
-    `correct` precision has its own pool, so that timed verdicts never share its secrets.
-    """
-    if seed is not None:
-        return case.task.id, seed.hex()
-    return case.task.id, "correct" if case.precision == "correct" else ""
-
-
 def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[list[int]]:
     """Divide jobs into parts; a task's jobs stay together, because they share its pool.
 
@@ -43,7 +33,7 @@ def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[li
 
 
 class Pools(OrderedDict[tuple[str, str], Pool]):
-    """The open pools by `pool_key`, the most recently used at the end."""
+    """The open pools by `Case.key`, the most recently used at the end."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()
@@ -54,18 +44,17 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         self.disclosed: dict[str, str] = {}
         """Seeds (hex) of retired pools, by commitment."""
 
-    def take(self, case: Case, seed: bytes | None, busy: Container[tuple[str, str]] = ()) -> Pool:
+    def take(self, case: Case, busy: Container[tuple[str, str]] = ()) -> Pool:
         """Return the pool for one more candidate; open one if the task has none, but retire no busy one for it.
 
         Raises:
             TaskError: The task's reference is unusable.
         """
-        key = pool_key(case, seed)
-        pool = self.kept(case, seed)
+        pool = self.kept(case)
         if pool is None:
             self.make_room(busy)
-            self[key] = pool = self.new(case, seed)
-        self.move_to_end(key)
+            self[case.key] = pool = self.new(case)
+        self.move_to_end(case.key)
         pool.candidates += 1
         self.allot(pool)
         return pool
@@ -82,14 +71,13 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
             one.forget()
         pool.max_bytes = most - taken
 
-    def kept(self, case: Case, seed: bytes | None) -> Pool | None:
+    def kept(self, case: Case) -> Pool | None:
         """Return the open pool of a case's task; retire one that is closed, spent, or of another task with this id."""
-        key = pool_key(case, seed)
-        pool = self.get(key)
+        pool = self.get(case.key)
         if pool is None:
             return None
-        if pool.closed or pool.task.source != case.task.source or (seed is None and pool.is_spent):
-            self.retire(key)
+        if pool.closed or pool.task.source != case.task.source or (case.seed is None and pool.is_spent):
+            self.retire(case.key)
             return None
         return pool
 
@@ -99,8 +87,8 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         if pool is not None and pool.candidates + count > self._settings.pool_candidates:
             self.retire(key)
 
-    def new(self, case: Case, seed: bytes | None) -> Pool:
-        """Return a new pool with its own oracle; draw a secret seed if none is given."""
+    def new(self, case: Case) -> Pool:
+        """Return a new pool with its own oracle; draw a secret seed if the caller chose none."""
         with case.watch.phase("oracle"):
             return Pool(
                 case.task,
@@ -108,7 +96,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
                 self._builder.spec(None, core=None),
                 self._device,
                 self._settings_for(case),
-                seed or secrets.token_bytes(SEED_BYTES),
+                case.seed or secrets.token_bytes(SEED_BYTES),
                 self._findings,
             )
 
@@ -122,18 +110,16 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         share = 1.0 if case.precision == "correct" else self._settings.full_check_share
         return self._settings.model_copy(update={"error_factor": factor, "full_check_share": share})
 
-    def open(
-        self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
-    ) -> dict[tuple[str, str], TaskError]:
+    def open(self, executor: ThreadPoolExecutor, wanted: Sequence[Case]) -> dict[tuple[str, str], TaskError]:
         """Open the missing pools in parallel; return the errors of tasks that cannot be judged.
 
         That an oracle lacked memory is no such error: others were starting, and `take` tries again.
         """
-        missing = {pool_key(*one): one for one in wanted if self.kept(*one) is None}
-        kept = {pool_key(*one) for one in wanted}
+        missing = {one.key: one for one in wanted if self.kept(one) is None}
+        kept = {one.key for one in wanted}
         others = [key for key in self if key not in kept]
         self.retire(*others[: max(0, len(self) + len(missing) - self._settings.max_pools)])
-        begun = {key: executor.submit(self.new, *one) for key, one in missing.items()}
+        begun = {key: executor.submit(self.new, one) for key, one in missing.items()}
         wait(begun.values())
         refused: dict[tuple[str, str], TaskError] = {}
         broken: BaseException | None = None

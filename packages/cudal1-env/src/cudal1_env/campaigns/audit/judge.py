@@ -67,7 +67,7 @@ class AuditJudge(Judge):
     def _known_pool(self, task: Task) -> Pool:
         """Return the task's pool. Its seed is a hash of the reference, so an audit gives the same result each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        pool = self._pools.take(self._case(task, "", "training"), seed)
+        pool = self._pools.take(self._case(task, "", "training", seed))
         pool.max_bytes = 0  # each set is requested once, and other audits may use the same GPU
         return pool
 

@@ -61,7 +61,21 @@ class Case:
     """What an audit doubts of the task's checker; None if no audit knows the task, and the judge must search."""
     unstable: Speedup | None = None
     """Speedup of an earlier measurement that was `UNSTABLE`; the verdict states no higher one."""
+    seed: bytes | None = None
+    """Seed of its pool, if the pool is for this program only."""
+    place: int = 0
+    """Its place among the caller's jobs."""
     watch: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Key of its pool: its task, and its seed if the caller chose one.
+
+        `correct` precision has its own pool, so that timed verdicts never share its secrets.
+        """
+        if self.seed is not None:
+            return self.task.id, self.seed.hex()
+        return self.task.id, "correct" if self.precision == "correct" else ""
 
 
 @dataclass
