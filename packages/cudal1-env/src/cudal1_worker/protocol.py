@@ -164,14 +164,14 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
 
 def serve(
     channel: socket.socket,
-    handlers: Mapping[str, Callable[[Message, list[int]], Message]],
+    handlers: Mapping[str, Callable[[Message, list[int]], Message | None]],
     describe_error: Callable[[Exception], Message],
 ) -> None:
     """Answer messages until the judge closes the channel; close received descriptors before each answer is sent.
 
     Args:
         channel: The channel to the judge.
-        handlers: Handler of each `op`.
+        handlers: Handler of each `op`; without a result, the answer is empty.
         describe_error: Turns a handler's exception into an answer, because a program's failure is data for the judge.
     """
     while True:
@@ -180,7 +180,7 @@ def serve(
         except ChannelClosed:
             return
         try:
-            answer = handlers[message["op"]](message, fds)
+            answer = handlers[message["op"]](message, fds) or {}
         except Exception as error:
             answer = describe_error(error)
         finally:

@@ -87,7 +87,7 @@ class Oracle:
         self.natures: list[distributions.Nature] | None = None
         """One per input, set by `describe`."""
         faulty = FaultyRuns(self)
-        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message | None]] = {
             "build": self.build,
             "describe": partial(describe, self),
             "state": self.state,
@@ -111,7 +111,7 @@ class Oracle:
         """Answer messages until the judge closes the channel."""
         wire.serve(self.channel, self.handlers, describe_error)
 
-    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def build(self, message: wire.Message, fds: list[int]) -> None:
         """Choose the device and import the reference program."""
         self.device = torch.device(message["device"])
         if self.device.type == "cuda":
@@ -130,7 +130,6 @@ class Oracle:
                 raise Failure(
                     "no_code", f"the task defines no `{name}`; every task defines Model, get_inputs and get_init_inputs"
                 )
-        return {"ok": True}
 
     def fresh_model(self, seed: int) -> Any:
         """Make the reference model under a seed."""
@@ -201,7 +200,7 @@ class Oracle:
         plain, wide, *rest = models
         return Models(plain, as_dtype(wide, torch.float64), as_dtype(rest[0], torch.float32) if rest else None)
 
-    def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def probe(self, message: wire.Message, fds: list[int]) -> None:
         """Estimate the reference's typical errors, by place and magnitude, on several sets of the task's own inputs.
 
         `limits` are the fields of `tolerance.Limits` for each output. `tolerance.enough` determines how many of the
@@ -225,7 +224,6 @@ class Oracle:
             Profile(tuple(answer.shape), draws[k], largest=self.limits[k].largest) if k in draws else None
             for k, answer in enumerate(answers)
         ]
-        return {"ok": True}
 
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], draws: torch.Generator | None = None
@@ -332,14 +330,13 @@ class Oracle:
                 "output shapes depend on the values of the inputs; they must be the same for every input set",
             )
 
-    def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def draw(self, message: wire.Message, fds: list[int]) -> None:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
         self.check_inputs(values)
         layout.store(self.block, self.entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return {"ok": True}
 
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make sets of inputs with their answers and tolerances in the judge's memory, one after another.
@@ -460,7 +457,7 @@ class Oracle:
                 place[at : at + 8 * answer.numel()].view(answer.dtype).copy_(answer.contiguous().flatten())
             at += 8 * answer.numel()
 
-    def use_block(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def use_block(self, message: wire.Message, fds: list[int]) -> None:
         """Map the judge's memory, into which `write` writes."""
         if self.device.type == "cuda":
             from cudal1_worker import vmm
@@ -473,20 +470,17 @@ class Oracle:
         else:
             self.memory = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED)
             self.block = torch.frombuffer(self.memory, dtype=torch.uint8)
-        return {"ok": True}
 
-    def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def write(self, message: wire.Message, fds: list[int]) -> None:
         """Write the latest weights by their manifest."""
         layout.store(self.block, *self.written)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return {"ok": True}
 
-    def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def rest(self, message: wire.Message, fds: list[int]) -> None:
         """Return cached memory to the driver, because other processes need it."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return {"ok": True}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the inputs for measuring input sensitivity; `change` then changes single elements."""

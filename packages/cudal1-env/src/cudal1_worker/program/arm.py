@@ -53,7 +53,7 @@ class Arm:
         """Places of the last outputs, if all are plain dense tensors."""
         self.described: list[tuple[Any, ...]] | None = None
         """Shapes, strides and dtypes (`_place`) of the outputs described in the reply page, if known."""
-        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message | None]] = {
             "build": self.build,
             "ahead": self.ahead,
             "begin": self.begin,
@@ -69,14 +69,13 @@ class Arm:
         """Answer messages until the judge closes the channel."""
         wire.serve(self.channel, self.handlers, describe_error)
 
-    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def build(self, message: wire.Message, fds: list[int]) -> None:
         """Import the program, which may run compilers."""
         with os.fdopen(os.dup(fds[0]), "rb") as file:
             source = file.read().decode()
         self.factory = getattr(execute(source, message["wanted"]), message["wanted"])
-        return {"ok": True}
 
-    def ahead(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def ahead(self, message: wire.Message, fds: list[int]) -> None:
         """Construct the model and call it once on made-up inputs, so that it compiles its kernels.
 
         Floating-point inputs are standard normal; others are zero, which is a valid index.
@@ -97,7 +96,6 @@ class Arm:
             self.model(*inputs)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return {"ok": True}
 
     def made(self, message: wire.Message) -> Any:
         """Construct the model under a seed."""
@@ -126,11 +124,10 @@ class Arm:
         """Answer with hashes of the named tensors of the model's state."""
         return {"fingerprints": state.fingerprints(self.model, message["names"])}
 
-    def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
+    def load(self, message: wire.Message, fds: list[int]) -> None:
         """Load the judge's weights into the model's state."""
         whole = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         state.load(self.model, message["names"], message["entries"], torch.frombuffer(whole, dtype=torch.uint8))
-        return {"ok": True}
 
     def inputs_in(self, block: torch.Tensor) -> list[Any]:
         """Return the inputs as views of a block."""
