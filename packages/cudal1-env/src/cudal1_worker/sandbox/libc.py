@@ -90,14 +90,11 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
     )
 
 
-def unmount(target: str) -> None:
-    """Detach the mount at `target` and everything below it."""
-    check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount2 of {target}")
-
-
-def pivot_root(new: str, old: str) -> None:
-    """Make `new` the root of this mount namespace."""
-    syscall(_SYS_PIVOT_ROOT, ctypes.c_char_p(os.fsencode(new)), ctypes.c_char_p(os.fsencode(old)), call="pivot_root")
+def pivot_root() -> None:
+    """Make the working directory the root of this mount namespace, and detach the old one."""
+    here = ctypes.c_char_p(b".")
+    syscall(_SYS_PIVOT_ROOT, here, here, call="pivot_root")
+    check(_libc.umount2(here, MNT_DETACH), "umount2 of the old root")
 
 
 class _CapabilityHeader(ctypes.Structure):

@@ -91,8 +91,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     for _, fd in [*sources, *build, *headers, *devices, ("", null)]:
         os.close(fd)
     os.chdir(root)
-    libc.pivot_root(".", ".")
-    libc.unmount(".")
+    libc.pivot_root()
     _make_read_only()
     for path in filter(os.path.isdir, UNSEEN):  # now, because what is covered stays as it is
         _cover(path)

@@ -222,10 +222,6 @@ class Device(Protocol):
         """Return the free device memory; None if control groups and limits bound it."""
         return None
 
-    def is_roomy(self) -> bool:
-        """Return whether more than half of the device's memory is free; False if it reports none."""
-        return False
-
     def process_bytes(self, pids: Collection[int]) -> int | None:
         """Return the device memory that a worker's processes hold, the judge's blocks aside; None if unknown."""
         return None

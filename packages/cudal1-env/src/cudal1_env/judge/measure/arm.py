@@ -165,7 +165,7 @@ class Arm:
         seconds = self._untimed_call(one.inputs, slot, writable=False).get("seconds")
         longest_s = time.monotonic() - began
         with self.contract():
-            self.memory.overwrite(self.outputs(self._page()))
+            self.memory.overwrite(self.reader.outputs(self._page()))
         return seconds if isinstance(seconds, float) and _SHORTEST_S < seconds < longest_s else longest_s
 
     def warm(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
@@ -180,7 +180,7 @@ class Arm:
         """
         self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():
-            return self.memory.whole(self.outputs(self._page()))
+            return self.memory.whole(self.reader.outputs(self._page()))
 
     def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
         """Make one untimed call under the contract of a timed one, and compare the whole outputs."""
@@ -192,7 +192,7 @@ class Arm:
         """Make one untimed call; return the worker's answer and the comparisons. Correct outputs are overwritten."""
         answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
-            outputs = self.outputs(self._page())
+            outputs = self.reader.outputs(self._page())
             if one.whole:
                 comparisons = self.compare_whole(one, outputs)
             else:
@@ -269,10 +269,6 @@ class Arm:
             if not self.worker.alive:
                 raise Dead(self.worker.end())
 
-    def outputs(self, page: bytes) -> list[Output]:
-        """Return a call's outputs as the worker describes them; call it within `contract`."""
-        return self.reader.outputs(page)
-
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Read elements of a call's outputs; call it within `contract`.
 
@@ -291,7 +287,7 @@ class Arm:
         try:
             return self.memory.read(plan, self.reader.located(page))
         except Contract:
-            self.outputs(page)  # has a better reason if the outputs have another form
+            self.reader.outputs(page)  # has a better reason if the outputs have another form
             raise
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:

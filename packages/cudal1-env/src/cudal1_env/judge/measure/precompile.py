@@ -121,7 +121,7 @@ class Precompilations:
         began, builder = time.perf_counter(), self._builder
         if (key := builder.key(case)) is None:
             return None
-        snapshot = builder.folders.empty()
+        snapshot = builder.folders.made("kept-")
         if (note := builder.store.find(key, snapshot)) is None:
             builder.folders.drop(snapshot)
             return None

@@ -109,7 +109,7 @@ class OracleClient:
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
                     )
             self._check_room(max(self.set_bytes, self.io_spec.work_bytes))
-            self.rest()
+            self.ask("rest", replies.Done)  # other processes need its cached memory
         except BaseException:
             self.close()
             raise
@@ -159,10 +159,6 @@ class OracleClient:
                 f"{self.task.id}: the reference's inputs, answers or state take {size_bytes / 1e9:.3g} GB of "
                 f"{self._most_bytes / 1e9:.3g} GB"
             )
-
-    def rest(self) -> None:
-        """Return cached memory to the driver, because other processes need it."""
-        self.ask("rest", replies.Done)
 
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights and load them into the oracle's models."""

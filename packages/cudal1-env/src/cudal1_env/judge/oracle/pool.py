@@ -342,12 +342,12 @@ class Pool:
         Call it whenever the pool becomes idle: other pools and other judges of the device need the memory.
         """
         with self._lock:
-            self.oracle.rest()
+            self.oracle.ask("rest", replies.Done)
         self.device.trim()
 
     def make_way(self) -> None:
-        """Rest unless there is plenty of memory: freeing and taking it again takes a tenth of a second on a GPU."""
-        if not self.device.is_roomy():
+        """Rest unless half of a GPU's memory is free: freeing and taking it again takes a tenth of a second there."""
+        if 2 * (self.device.free_bytes() or 0) <= self.device.total_bytes():
             self.rest()
 
     def fit(self, free_bytes: int | None, held: int = 0) -> None:

@@ -42,13 +42,13 @@ class BuildFolders:
         remove_abandoned(parent, _PREFIX, remove)
         with writing(parent):
             self._root, self._lock = make_owned(parent, _PREFIX)
-        self._empty = self._made("empty-")
+        self._empty = self.made("empty-")
 
     def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
         """Return the folder to use as a worker's build folder, and the host folder to remove afterwards, if any."""
         if private:
             return snapshot or self._empty, None
-        folder = self._made("build-")
+        folder = self.made("build-")
         if snapshot is not None:
             copy_plain(snapshot, folder)
         return folder, folder
@@ -58,7 +58,7 @@ class BuildFolders:
 
         Without a `folder` on the host, it is in the worker's own file system.
         """
-        kept = self.empty()
+        kept = self.made("kept-")
         source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
         try:
             if source.is_dir() and not source.is_symlink() and os.access(source, os.R_OK | os.X_OK):
@@ -68,11 +68,8 @@ class BuildFolders:
             raise
         return kept
 
-    def empty(self) -> Path:
-        """Return a new folder that no worker can write to."""
-        return self._made("kept-")
-
-    def _made(self, prefix: str) -> Path:
+    def made(self, prefix: str) -> Path:
+        """Return a new folder; workers write only to those that `begin` returns."""
         with writing(self._root):
             return Path(tempfile.mkdtemp(dir=self._root, prefix=prefix))
 

@@ -95,9 +95,6 @@ class CudaDevice(Device):
         free, _ = self._torch.cuda.mem_get_info()
         return int(free)
 
-    def is_roomy(self) -> bool:
-        return 2 * self.free_bytes() > int(self._properties.total_memory)
-
     def process_bytes(self, pids: Collection[int]) -> int | None:
         return self._nvml.process_bytes(pids)
 

@@ -131,7 +131,7 @@ def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
                 arm.thaw()
             link.page = arm.wait_for(turn)  # the done word
             if chained:
-                link.outputs = arm.outputs(link.page)
+                link.outputs = arm.reader.outputs(link.page)
                 link.data = arm.read(link.plan, link.on_clock, link.outputs)
             else:
                 arm.freeze()
@@ -147,7 +147,7 @@ def _checked(arm: Arm, link: _Link) -> int:
     They are read again if they have another form than the plan's.
     """
     with arm.contract():
-        link.outputs = arm.outputs(link.page)
+        link.outputs = arm.reader.outputs(link.page)
         if link.plan.fits(link.outputs):
             return 0
         began = time.perf_counter_ns()
