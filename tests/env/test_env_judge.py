@@ -18,7 +18,7 @@ from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge.measure import record
-from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Built
 from cudal1_env.judge.measure.record import Seen, Verdict
 from cudal1_env.judge.measure.timing.interference import Alone
 from cudal1_env.judge.measure.timing.overhead import Overhead

@@ -11,8 +11,7 @@ from cudal1_data import load_task
 from cudal1_env.doctor import as_candidate
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.workers.lease import lease
 from cudal1_env.records import Evaluation, Status
 

@@ -21,7 +21,7 @@ from cudal1_env.errors import SandboxError, SettingsError, TaskError, TooLargeEr
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Built
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.measure.timing.trials import Trials

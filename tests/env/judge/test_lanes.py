@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
 from cudal1_env.judge.lanes import _Batch
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.pools import Pools
 from cudal1_env.judge.settings import JudgeSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cudal1_env import Archive, CudaOptEnv
 from cudal1_env.judge import Judge
-from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Built
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import Seen, Verdict
 from cudal1_env.judge.measure.timing import trials

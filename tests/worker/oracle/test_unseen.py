@@ -17,8 +17,7 @@ from cudal1_data import Task, load_task
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure import record
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.interference import Alone
 from cudal1_env.judge.measure.timing.overhead import Overhead

@@ -16,8 +16,8 @@ from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.workers import lease as leases

@@ -23,8 +23,8 @@ from cudal1_env.judge.add_ons.add_ons import Extras
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.lanes import Lanes
-from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.measure.record import Verdict, limited

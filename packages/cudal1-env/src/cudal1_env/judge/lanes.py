@@ -10,8 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from cudal1_env.errors import TaskError, TooLargeError
-from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import is_precompiled
 from cudal1_env.judge.oracle.pool import Pool

@@ -8,8 +8,7 @@ import statistics
 import numpy as np
 import pytest
 from cudal1_data import Task
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.record import Seen, measured
 from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
 from cudal1_env.judge.measure.timing.overhead import (

@@ -17,8 +17,8 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge.add_ons.kernelbench import kernelbench_verdict
 from cudal1_env.judge.add_ons.profile import OddProfileError, run_profile
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cudal1_worker.sandbox import Spec
@@ -11,7 +11,7 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.cpu import cpu_info
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.case import Case, Role
+from cudal1_env.judge.measure.case import Built, Case, Role
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.precompile import Precompilations, builds_extension, compiles, compiles_by_torch
 from cudal1_env.judge.oracle.pool import Pool
@@ -37,30 +37,6 @@ _ON_GPUS = ("triton",)
 """Modules that most programs for a GPU import."""
 _COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 """Modules that `torch.compile` imports at first use; preloading saves seconds under the lease in each worker."""
-
-
-@dataclass
-class Built:
-    """A candidate after its import."""
-
-    case: Case
-    arm: Arm | None = None
-    """None if the import failed (`fault` says how) or if the candidate must be imported again under a lease."""
-    fault: Fault | None = None
-    folder: Path | None = None
-    """Build folder on the host, to be removed; None if it is in the worker's own file system."""
-    snapshot: Path | None = None
-    """Initial contents of a later trial's build folder."""
-    layers: tuple[str, ...] = ()
-    """Sandbox layers of its worker."""
-    missing: tuple[str, ...] = ()
-    """Sandbox layers that the machine lacks."""
-    stderr: str = ""
-    """The program's output until its import failed, or in its last trial until its text was withheld."""
-    note: str = ""
-    """How its call on made-up inputs failed, if it did."""
-    prepared_s: float = 0.0
-    """Seconds that imports, constructors and untimed calls of earlier trials took."""
 
 
 class Builder:
@@ -138,22 +114,19 @@ class Builder:
         """
         if (fault := self.too_long(case)) is not None:
             return Built(case, fault=fault)
-        precompilation = None
-        if snapshot is None:
-            precompilation = self.precompilations.take(case, pool, leased=hold is not None)
-        if precompilation is None:
+        made = None if snapshot else self.precompilations.take(case, pool, leased=hold is not None)
+        if made is None:
             return self._leased_import(case, pool, snapshot, hold)
-        case.watch.add("build", precompilation.seconds)
-        if precompilation.fault is not None:
-            return Built(case, fault=precompilation.fault, stderr=precompilation.stderr)
+        if made.fault is not None:
+            return replace(made, case=case)
         try:
-            built = self._leased_import(case, pool, precompilation.snapshot, hold)
+            built = self._leased_import(case, pool, made.snapshot, hold)
         except BaseException:
-            self.folders.drop(precompilation.snapshot)
+            self.folders.drop(made.snapshot)
             raise
-        built.note = precompilation.note
+        built.note = made.note
         if built.fault is not None:
-            self.folders.drop(precompilation.snapshot)
+            self.folders.drop(made.snapshot)
         return built
 
     def _leased_import(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold | None) -> Built:

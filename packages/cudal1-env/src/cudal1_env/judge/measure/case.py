@@ -1,4 +1,4 @@
-"""State of one candidate during judging: task, program, seconds by phase, errors of its outputs."""
+"""State of one candidate during judging: task, program, seconds by phase, worker, errors of its outputs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from cudal1_data import Task
 
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.numerics import Comparison
 from cudal1_env.judge.oracle.samples import InputSet
@@ -76,6 +78,31 @@ class Case:
         if self.seed is not None:
             return self.task.id, self.seed.hex()
         return self.task.id, "correct" if self.precision == "correct" else ""
+
+
+@dataclass
+class Built:
+    """A candidate after its import or its precompilation."""
+
+    case: Case
+    arm: Arm | None = None
+    """None if the import failed (`fault` says how), if it is precompiled, or if it must be imported again under a
+    lease."""
+    fault: Fault | None = None
+    folder: Path | None = None
+    """Build folder on the host, to be removed; None if it is in the worker's own file system."""
+    snapshot: Path | None = None
+    """Compiled files, with which its later workers start."""
+    layers: tuple[str, ...] = ()
+    """Sandbox layers of its worker."""
+    missing: tuple[str, ...] = ()
+    """Sandbox layers that the machine lacks."""
+    stderr: str = ""
+    """The program's output until its import failed, or in its last trial until its text was withheld."""
+    note: str = ""
+    """How its call on made-up inputs failed, if it did."""
+    prepared_s: float = 0.0
+    """Seconds that imports, constructors and untimed calls of earlier trials took."""
 
 
 @dataclass

@@ -13,7 +13,8 @@ from cudal1_worker import protocol as wire
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.measure import record
-from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import check_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights

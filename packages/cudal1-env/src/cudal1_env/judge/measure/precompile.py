@@ -14,13 +14,12 @@ import contextlib
 import re
 import threading
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudal1_worker.compilers import COMPILED, UNSETTLED
 
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.pool import Pool, private_seed
 from cudal1_env.judge.workers.lease import Hold, sharing
@@ -41,20 +40,6 @@ _MAX_KEPT = 64
 """Maximum precompilations kept for their programs; those of baselines stay unused if the program is incorrect."""
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
 """The worker is dead or late: its compiler may have left partial files or locks."""
-
-
-@dataclass(frozen=True)
-class Precompilation:
-    """Result of precompiling one program."""
-
-    fault: Fault | None
-    """Why its import failed."""
-    snapshot: Path | None
-    """Folder of its compiled files; None if its worker died or was late."""
-    seconds: float = 0.0
-    stderr: str = ""
-    note: str = ""
-    """How its call on made-up inputs failed, if it did."""
 
 
 def compiles(source: str) -> bool:
@@ -87,7 +72,7 @@ class Precompilations:
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
-        self._kept: dict[tuple[str, str], Precompilation] = {}
+        self._kept: dict[tuple[str, str], Built] = {}
         self._lock = threading.Lock()
 
     def keep(self, case: Case, pool: Pool, hold: Hold | None = None) -> None:
@@ -105,7 +90,7 @@ class Precompilations:
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 
-    def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
+    def take(self, case: Case, pool: Pool, *, leased: bool) -> Built | None:
         """Return a program's precompilation, which the caller then owns; None if there is none to use.
 
         Nothing is precompiled now if the caller holds the device (`leased`).
@@ -116,7 +101,7 @@ class Precompilations:
             return known
         return self._found(case) or (None if leased else self._made(case, pool, None))
 
-    def _found(self, case: Case) -> Precompilation | None:
+    def _found(self, case: Case) -> Built | None:
         """Return an earlier precompilation from the build store."""
         began, builder = time.perf_counter(), self._builder
         if (key := builder.key(case)) is None:
@@ -125,9 +110,10 @@ class Precompilations:
         if (note := builder.store.find(key, snapshot)) is None:
             builder.folders.drop(snapshot)
             return None
-        return Precompilation(None, snapshot, time.perf_counter() - began, note=note)
+        case.watch.add("build", time.perf_counter() - began)
+        return Built(case, snapshot=snapshot, note=note)
 
-    def _made(self, case: Case, pool: Pool, hold: Hold | None) -> Precompilation:
+    def _made(self, case: Case, pool: Pool, hold: Hold | None) -> Built:
         """Precompile and put the files into the build store, unless the worker died or gave way.
 
         A source that nvcc refused is stored, too, so that each later import fails at once. Nothing is stored where a
@@ -137,21 +123,21 @@ class Precompilations:
         if builds_extension(case.source) and self._builder.private_files():
             self._builder.headers.expect()
         made, whole = self._attempts(case, pool, hold)
-        made = replace(made, seconds=time.perf_counter() - began)
+        case.watch.add("build", time.perf_counter() - began)
         final = made.fault is None or _NVCC_FAILED in made.fault.message
         if whole and final and made.snapshot is not None and not (made.snapshot / COMPILED / UNSETTLED).exists():
             key = self._builder.key(case)
             if key is not None:
                 self._builder.store.keep(key, made.snapshot, made.note)
-        if made.fault is None:
-            return made
-        self._builder.folders.drop(made.snapshot)
-        return replace(made, snapshot=None)
+        if made.fault is not None:
+            self._builder.folders.drop(made.snapshot)
+            made.snapshot = None
+        return made
 
-    def _attempts(self, case: Case, pool: Pool, hold: Hold | None) -> tuple[Precompilation, bool]:
+    def _attempts(self, case: Case, pool: Pool, hold: Hold | None) -> tuple[Built, bool]:
         """Precompile; also return whether it completed without giving way to a waiter for the device."""
         builder = self._builder
-        first: Precompilation | None = None
+        first: Built | None = None
         if hold is None and builder.device.locks and builds_extension(case.source) and builder.private_files():
             first = self._tried(case, pool, None, Hold(), blind=True)
             if first.fault is not None and (
@@ -165,13 +151,11 @@ class Precompilations:
             made = self._tried(case, pool, snapshot, hold)
         if hold.gave_way:
             builder.folders.drop(made.snapshot)
-            return Precompilation(None, snapshot), False
+            return Built(case, snapshot=snapshot), False
         builder.folders.drop(snapshot)
         return made, True
 
-    def _tried(
-        self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold, *, blind: bool = False
-    ) -> Precompilation:
+    def _tried(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold, *, blind: bool = False) -> Built:
         """Import a program, construct it, call it, then kill its worker. A blind worker, without GPU, makes no call.
 
         If the call raises, the files are kept: the program may refuse these inputs, or other precompilations may have
@@ -199,4 +183,4 @@ class Precompilations:
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Precompilation(fault, kept, stderr=arm.worker.log, note=note)
+        return Built(case, fault=fault, snapshot=kept, stderr=arm.worker.log, note=note)

@@ -13,8 +13,7 @@ from cudal1_data.hashes import digest
 
 from cudal1_env.errors import printable
 from cudal1_env.judge.device.roofline import Roofline
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Tally
+from cudal1_env.judge.measure.case import Built, Tally
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.overhead import TOO_SHORT, is_too_short, rewarded_low, without_constant
 from cudal1_env.judge.measure.timing.trial import TrialResult

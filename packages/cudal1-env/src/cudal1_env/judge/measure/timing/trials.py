@@ -15,8 +15,8 @@ from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Built, Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import check_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
