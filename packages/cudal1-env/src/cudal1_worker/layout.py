@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from cudal1_worker.protocol import DTYPES
-
-ALIGNMENT = 4096
-"""Each tensor starts on a new page."""
+from cudal1_worker.protocol import ALIGNMENT, DTYPES
 
 Entry = dict[str, Any]
 """`{"tensor": {dtype, shape, strides, offset, bytes}}` or `{"value": encoded}`."""

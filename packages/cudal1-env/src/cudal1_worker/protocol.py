@@ -70,6 +70,8 @@ DTYPES = (
 )
 """Names of the supported dtypes, in the order of their codes."""
 
+ALIGNMENT = 4096
+"""In a block of bytes, each tensor starts on a new page."""
 MAX_KERNELS = 48
 """Maximum number of kernel names that a worker reports from a profile."""
 MAX_KERNEL_NAME = 200

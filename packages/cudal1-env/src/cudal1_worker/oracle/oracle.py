@@ -345,7 +345,7 @@ class Oracle:
         its elements (for integers, the second accepted values): of all elements, or of those at the `positions`. Errors
         on moved inputs count if `nearby`; they take 3 or 16 times as long as the rest. The reply has
         `reference_error.REPORTED` for each set and output, and the largest `tolerance.bulk` of whole outputs in half
-        precision (`bulks`; None for others).
+        precision (None for others).
         """
         models = self.models
         found: list[torch.Tensor] = []
@@ -367,9 +367,8 @@ class Oracle:
                 self.allow(place, one, values, own, answers, errors, nearby)  # over `limits`
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 found.append(report(mine.reshape(-1), answer.reshape(-1), error))
-        reports = read(found)
-        width = len(reports) // len(message["sets"])
-        return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)], "bulks": bulks}
+        reports = iter(read(found))
+        return {"reports": [[next(reports) | {"bulk": most} for most in one] for one in bulks]}
 
     def allowed_bulks(
         self,

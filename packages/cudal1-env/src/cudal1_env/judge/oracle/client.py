@@ -25,8 +25,6 @@ from cudal1_env.judge.oracle.numerics import Answer, fault
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
 
-_PAGE = 4096
-
 Reply = TypeVar("Reply", bound=BaseModel)
 
 
@@ -188,7 +186,7 @@ class OracleClient:
         made = self.ask(
             "make", replies.Made, sets=wanted, stride=stride, answers_at=input_bytes, answer_bytes=self.answer_bytes
         )
-        if not made.fits(len(sets), len(outputs)):
+        if list(map(len, made.reports)) != [len(outputs)] * len(sets):
             raise self.disturbed("make", "expected a report on each output of each set")
         parts = [block[stride * number : stride * (number + 1)] for number in range(len(sets))]
         views = [
@@ -199,14 +197,16 @@ class OracleClient:
             self._device.take([pair for one, pairs in zip(sets, views, strict=True) for pair in _elements(one, pairs)])
         )
         result: list[tuple[Array, list[Answer], str]] = []
-        for one, part, pairs, reports, bulks in zip(sets, parts, views, made.reports, made.bulks, strict=True):
+        for one, part, pairs, reports in zip(sets, parts, views, made.reports, strict=True):
             answers: list[Answer] = []
             reasons: list[str] = []
             for k, (values, limits) in enumerate(pairs):
                 whole = (copy(values), copy(limits)) if one.whole else (None, None)
                 scale, error = reports[k].scale, reports[k].reference_error
                 error = float(f"{error / scale:.1e}") if scale > 0 else 0.0
-                answers.append(Answer(one.positions[k], next(sampled), next(sampled), *whole, scale, error, bulks[k]))
+                answers.append(
+                    Answer(one.positions[k], next(sampled), next(sampled), *whole, scale, error, reports[k].bulk)
+                )
                 why = "other elements are finite" if reports[k].masks_differ else fault(answers[k], outputs[k])
                 reasons += [f"of output {k} {why}"] if why else []
             result.append((copy(part[:input_bytes]), answers, "; ".join(reasons)))
@@ -247,7 +247,7 @@ class OracleClient:
     def set_bytes(self) -> int:
         """Memory of a set with whole answers and limits."""
         limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.io_spec.outputs)
-        return -(-(self.io_spec.input_bytes + self.answer_bytes + limits) // _PAGE) * _PAGE
+        return -(-(self.io_spec.input_bytes + self.answer_bytes + limits) // wire.ALIGNMENT) * wire.ALIGNMENT
 
     def faulty(self, **asked: Any) -> tuple[list[Array], str]:
         """Run the reference with a fault on one input set, for the task gate.
@@ -281,7 +281,7 @@ class OracleClient:
                 self._block.close()
                 self._block = None
             try:
-                block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
+                block = self._device.block(-(-size_bytes // wire.ALIGNMENT) * wire.ALIGNMENT)
             except OSError as error:
                 if error.errno != errno.ENOMEM:
                     raise

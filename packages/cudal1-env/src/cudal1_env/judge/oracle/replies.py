@@ -20,8 +20,6 @@ from cudal1_env.errors import printable
 from cudal1_env.judge.device.tensors import Dtype, Expected, Size, Sizes, item_bytes
 from cudal1_env.judge.oracle.state import Entry, Fingerprints
 
-_ALIGNMENT = 4096
-"""As in `cudal1_worker.layout`, which imports torch."""
 _MAX_DEPTH = 64
 """Maximum nesting of a constructor argument."""
 _MAX_CHARS = 4200
@@ -151,8 +149,8 @@ class _Block(_Reply):
             if isinstance(entry, _TensorEntry):
                 if entry.tensor.offset != offset:
                     raise ValueError("expected tensors one after another")
-                offset += -(-entry.tensor.bytes // _ALIGNMENT) * _ALIGNMENT
-        if self.size_bytes != max(offset, _ALIGNMENT):
+                offset += -(-entry.tensor.bytes // wire.ALIGNMENT) * wire.ALIGNMENT
+        if self.size_bytes != max(offset, wire.ALIGNMENT):
             raise ValueError("expected the size of the tensors together")
         return self
 
@@ -237,17 +235,14 @@ class Report(_Reply):
     scale: _Number
     reference_error: _Number
     masks_differ: _Number
+    bulk: _Number | None
+    """See `Answer.bulk`."""
 
 
 class Made(_Reply):
-    """Input sets that the oracle has written: for each set, and each output in it, a report and `Answer.bulk`."""
+    """Input sets that the oracle has written: a report on each output of each set."""
 
     reports: list[list[Report]]
-    bulks: list[list[_Number | None]]
-
-    def fits(self, sets: int, outputs: int) -> bool:
-        """Return whether it has so many sets and outputs."""
-        return all(list(map(len, rows)) == [outputs] * sets for rows in (self.reports, self.bulks))
 
 
 class Fingerprinted(_Reply):
