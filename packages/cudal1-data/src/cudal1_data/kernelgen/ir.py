@@ -22,6 +22,24 @@ FLOATS = ("float32", *HALVES)
 """Dtypes that kernels write."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """The window of a convolution, with one number for each axis of its maps."""
+
+    edges: Dims
+    """Number of its elements."""
+    stride: Dims
+    """Step between windows; in a transposed convolution between the results of neighbouring elements."""
+    padding: Dims
+    """Zeros around the maps; in a transposed convolution elements cut off around the result."""
+    dilation: Dims
+    """Distance of its elements."""
+    groups: int
+    """Groups of channels."""
+    transposed: bool
+    """Whether the convolution is transposed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """A tensor of the reference. Nodes compare by identity: a tensor used twice is one node."""
@@ -56,6 +74,8 @@ class Node:
     """Gather: what is added to negative indices; 0 if there are none."""
     loop: Loop | None = None
     """Loop: its data."""
+    window: Window | None = None
+    """Opaque node that is a convolution of its operands, maps, weight and bias (if any): its window."""
 
     @property
     def fusable(self) -> bool:

@@ -11,6 +11,7 @@ from functools import cache, partial
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
 from cudal1_data.kernelgen.codegen.attention import attention_choices, attention_program
+from cudal1_data.kernelgen.codegen.convolutions import convolution_program, has_convolution
 from cudal1_data.kernelgen.codegen.cuda.products import (
     CudaTiles,
     inline_product_program,
@@ -216,6 +217,10 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
             for tiles in _TILES:
                 write = partial(product_program, reference, steps, tiles)
                 yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
+        if has_convolution(reference, steps):
+            for tiles in _TILES:
+                write = partial(convolution_program, reference, steps, tiles)
+                yield Option("triton", "triton-convolution", tuple(asdict(tiles).items()), write)
         for rows in attention_choices(reference, steps):
             write = partial(attention_program, reference, steps, rows)
             yield Option("triton", "triton-attention", tuple(asdict(rows).items()), write)

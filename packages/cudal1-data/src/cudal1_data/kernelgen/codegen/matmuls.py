@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.kernelgen.codegen.programs import Read, Writer
@@ -86,13 +86,18 @@ class Products:
     """Products by `id` of their epilogue's kernel."""
 
 
-def products(reference: Reference, steps: Sequence[Step]) -> Products:
+def products(reference: Reference, steps: Sequence[Step], is_product: Callable[[Node], bool] | None = None) -> Products:
     """Return the products that become kernels.
+
+    Args:
+        reference: The reference.
+        steps: Its plan.
+        is_product: Which calls are products; matrix products by default.
 
     Raises:
         UnsuitableError: There is none.
     """
-    steps, found = _pairs(reference, steps)
+    steps, found = pairs_of(reference, steps, is_product or _is_product)
     pairs = {id(kernel): (kernel, product) for kernel, product in found}
     if not pairs:
         raise UnsuitableError("no matrix product can become a kernel")
@@ -109,7 +114,7 @@ def products(reference: Reference, steps: Sequence[Step]) -> Products:
 
 def has_product(reference: Reference, steps: Sequence[Step]) -> bool:
     """Return whether a product becomes a kernel."""
-    return bool(_pairs(reference, steps)[1])
+    return bool(pairs_of(reference, steps, _is_product)[1])
 
 
 def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
@@ -124,7 +129,9 @@ def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]
     }
 
 
-def _pairs(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[tuple[Kernel, Node]]]:
+def pairs_of(
+    reference: Reference, steps: Sequence[Step], is_product: Callable[[Node], bool]
+) -> tuple[list[Step], list[tuple[Kernel, Node]]]:
     """Return the steps, with a new kernel for each product without epilogue, and the pairs of kernel and product."""
     used = uses(reference.roots, steps)
     found: list[tuple[Kernel, Node]] = []
@@ -133,13 +140,13 @@ def _pairs(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], lis
             mine = [
                 leaf
                 for leaf in step.leaves
-                if _is_product(leaf) and leaf.dims == step.domain and sum(one is leaf for one in used) == 1
+                if is_product(leaf) and leaf.dims == step.domain and sum(one is leaf for one in used) == 1
             ]
             if mine:
                 found.append((step, mine[0]))
     changed = list(steps)
     for place, step in enumerate(steps):
-        if isinstance(step, Node) and _is_product(step) and all(step is not product for _, product in found):
+        if isinstance(step, Node) and is_product(step) and all(step is not product for _, product in found):
             alone = Kernel((), step.dims, 0, frozenset(), (step,), (step,))
             changed[place] = alone
             found.append((alone, step))

@@ -181,7 +181,11 @@ class Constants:
 
     def name(self, name: str, size: int) -> str:
         """Return a size's text in a kernel: the reference's name, or `name` for an expression."""
-        if not isinstance(size, Size) or size.kernel.isidentifier():
+        return str(size) if not isinstance(size, Size) or size.kernel.isidentifier() else self.renamed(name, size)
+
+    def renamed(self, name: str, size: int) -> str:
+        """Return a size's text in a kernel: a number, or `name` for a text of the reference."""
+        if not isinstance(size, Size):
             return str(size)
         while name in self.table or self.found.get(name, size.host) != size.host:
             name += "_"

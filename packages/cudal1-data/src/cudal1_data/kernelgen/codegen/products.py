@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cudal1_data.kernelgen.codegen.matmuls import Product, products
+from cudal1_data.kernelgen.codegen.matmuls import Product, Products, products
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
 from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, TileWriter, TritonKernel, whole_kernel
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
@@ -44,13 +44,23 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
     Raises:
         UnsuitableError: There is no product, or a tensor is too large.
     """
-    found = products(reference, steps)
+    return program_of(products(reference, steps), _kernel, tiles)
+
+
+def program_of(found: Products, write: Callable[[Product, str, Tiles], TritonKernel], tiles: Tiles) -> str:
+    """Return the program with a kernel for each product.
+
+    Args:
+        found: The products.
+        write: Writes the kernel of a product, under a name.
+        tiles: Parameters of the kernels.
+    """
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         if id(kernel) not in found.by_kernel:
             return None
-        made = _kernel(found.by_kernel[id(kernel)], f"product{number}", tiles)
+        made = write(found.by_kernel[id(kernel)], f"product{number}", tiles)
         definitions.append(made.definition)
         return made.call
 
@@ -62,13 +72,9 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
     product.check_places()
     kernel, m, n, k = product.kernel, product.rows, product.cols, product.terms
     constants, known = Constants(kernel), Names()
-    writer = _ProductWriter(kernel, product.node, known, constants)
+    writer = ProductWriter(kernel, product.node, known, constants)
     rows, cols, terms = (constants.name(one, size) for one, size in (("M", m), ("N", n), ("K", k)))
-    factors = ["left_ptr", "right_ptr", *(["bias_ptr"] if product.bias is not None else [])]
-    ins = [one for leaf in kernel.leaves for one in (factors if leaf is product.node else [known.pointer(leaf)])]
-    half, plain = product.half, product.left.dtype == product.right.dtype == "float32"
-    dot = "" if half else f', input_precision="{tiles.precision}"'
-    widen = "" if half or plain else ".to(tl.float32)"
+    ins, dot, widen = pointers(product, known), *arithmetic(product, tiles)
     right = f"terms[:, None] * {cols} + n[None, :]" if product.across else f"n[None, :] * {terms} + terms[:, None]"
     lines = [
         "# Programs go through tiles in groups of rows, so that neighbours share what the L2 cache holds.",
@@ -103,7 +109,21 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
     )
 
 
-class _ProductWriter(TileWriter):
+def pointers(product: Product, known: Names) -> list[str]:
+    """Return the names of the tensors that a product's kernel reads."""
+    factors = ["left_ptr", "right_ptr", *(["bias_ptr"] if product.bias is not None else [])]
+    leaves = product.kernel.leaves
+    return [one for leaf in leaves for one in (factors if leaf is product.node else [known.pointer(leaf)])]
+
+
+def arithmetic(product: Product, tiles: Tiles) -> tuple[str, str]:
+    """Return the last argument of `tl.dot`, and what widens a factor that it would not take unchanged."""
+    plain = product.left.dtype == product.right.dtype == "float32"
+    precise = "" if product.half else f', input_precision="{tiles.precision}"'
+    return precise, "" if product.half or plain else ".to(tl.float32)"
+
+
+class ProductWriter(TileWriter):
     """Writer of a tile in which one leaf is the accumulator."""
 
     def __init__(self, kernel: Kernel, product: Node, known: Names, constants: Constants) -> None:

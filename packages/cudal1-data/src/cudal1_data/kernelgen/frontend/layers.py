@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import calls, dtypes, lookups, norms, shapes
 from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
-from cudal1_data.kernelgen.ir import FLOATS, Node
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node
 from cudal1_data.kernelgen.sizes import with_edges
 
 _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -91,8 +92,20 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
         bias = parameter(module, "bias", leaves)
         return opaque("F.linear({0}, {1}, {2})", dims, x, weight, bias, dtype=x.dtype)
     if module.kind.startswith("Conv"):
-        dims = with_edges(dims, module.name.removeprefix("self."))
+        return _convolution(module, x, with_edges(dims, module.name.removeprefix("self.")), leaves)
     return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
+
+
+def _convolution(module: Layer, x: Node, dims: Dims, leaves: dict[str, Node]) -> Node:
+    """Return a convolution: a call whose weights kernels can read if its edges are padded with zeros."""
+    call = opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
+    bias = module.argument(7, "bias", True)
+    padded = module.argument(9 if module.kind.startswith("ConvTranspose") else 8, "padding_mode", "zeros")
+    if padded != "zeros" or not isinstance(bias, bool):
+        return call
+    names = ("weight", "bias") if bias else ("weight",)
+    operands = (x, *(parameter(module, name, leaves) for name in names))
+    return replace(call, operands=operands, window=shapes.convolution_window(module))
 
 
 def _without_state(module: Layer, x: Node) -> Value:

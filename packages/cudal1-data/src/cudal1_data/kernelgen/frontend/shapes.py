@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.values import Layer, Value
-from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+from cudal1_data.kernelgen.ir import Dims, Node, Window, broadcast
 
 _KEEPS_SHAPE = (
     *("LayerNorm", "RMSNorm", "GroupNorm"),
     *(f"{kind}{rank}d" for kind in ("BatchNorm", "InstanceNorm") for rank in (1, 2, 3)),
 )
 """Layers whose result has the shape of their input."""
+_CONVOLUTIONS = tuple(f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3))
 
 
 def ints(value: Value) -> tuple[int, ...]:
@@ -135,35 +136,42 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
         return dims
     if layer.kind == "Linear":
         return (*dims[:-1], *ints(layer.argument(1, "out_features")))
-    if layer.kind in ("Conv1d", "Conv2d", "Conv3d"):
-        kernel, stride, padding, dilation = (
-            (ints(layer.argument(place, name, default)) * rank)[:rank]
-            for place, name, default in ((2, "kernel_size", 1), (3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-        )
-        space = tuple(
-            _windowed(size, edge, step, pad, wide)
-            for size, edge, step, pad, wide in zip(dims[2:], kernel, stride, padding, dilation, strict=True)
-        )
-        return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
-    if layer.kind in ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"):
-        kernel, stride, padding, more, dilation = (
-            (ints(layer.argument(place, name, default)) * rank)[:rank]
-            for place, name, default in (
-                (2, "kernel_size", 1),
-                (3, "stride", 1),
-                (4, "padding", 0),
-                (5, "output_padding", 0),
-                (8, "dilation", 1),
+    if layer.kind in _CONVOLUTIONS:
+        window = convolution_window(layer)
+        axes = zip(dims[2:], window.edges, window.stride, window.padding, window.dilation, strict=True)
+        if window.transposed:
+            more = _by_axis(layer, 5, "output_padding", 0)
+            space = tuple(
+                (size - 1) * step - 2 * pad + wide * (edge - 1) + 1 + extra
+                for (size, edge, step, pad, wide), extra in zip(axes, more, strict=True)
             )
-        )
-        space = tuple(
-            (size - 1) * step - 2 * pad + wide * (edge - 1) + 1 + extra
-            for size, edge, step, pad, extra, wide in zip(
-                dims[2:], kernel, stride, padding, more, dilation, strict=True
-            )
-        )
+        else:
+            space = tuple(_windowed(size, edge, step, pad, wide) for size, edge, step, pad, wide in axes)
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
     raise UnsuitableError(f"the shape of the result of nn.{layer.kind} is unknown")
+
+
+def convolution_window(layer: Layer) -> Window:
+    """Return the window of a convolution.
+
+    Raises:
+        UnsuitableError: A setting is no integer or tuple of integers.
+    """
+    transposed = layer.kind.startswith("ConvTranspose")
+    return Window(
+        edges=_by_axis(layer, 2, "kernel_size", 1),
+        stride=_by_axis(layer, 3, "stride", 1),
+        padding=_by_axis(layer, 4, "padding", 0),
+        dilation=_by_axis(layer, 8 if transposed else 5, "dilation", 1),
+        groups=ints(layer.argument(6, "groups", 1))[0],
+        transposed=transposed,
+    )
+
+
+def _by_axis(layer: Layer, place: int, name: str, default: int) -> tuple[int, ...]:
+    """Return a setting of a convolution along each axis of its maps."""
+    rank = int(layer.kind[-2])
+    return (ints(layer.argument(place, name, default)) * rank)[:rank]
 
 
 def attribute_dims(layer: Layer, name: str) -> Dims:
@@ -175,6 +183,11 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
     if layer.kind == "Linear":
         inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
         return {"weight": (outer, inner), "bias": (outer,)}[name]
+    if layer.kind in _CONVOLUTIONS and name in ("weight", "bias"):
+        (inner,), (outer,) = ints(layer.argument(0, "in_channels")), ints(layer.argument(1, "out_channels"))
+        window = convolution_window(layer)
+        sides = (inner, outer // window.groups) if window.transposed else (outer, inner // window.groups)
+        return {"weight": (*sides, *window.edges), "bias": (outer,)}[name]
     if layer.kind == "Embedding" and name == "weight":
         return (*ints(layer.argument(0, "num_embeddings")), *ints(layer.argument(1, "embedding_dim")))
     if layer.kind == "GroupNorm" and name in ("weight", "bias"):
