@@ -79,8 +79,17 @@ def test_short_tasks_are_one_operator_or_layer_and_little_else() -> None:
     assert sum(count <= 2 for count in counts) > 0.8 * len(counts)
     for part in ("torch.bmm(", "nn.Conv2d(", "torch.cumsum(", "torch.cumprod(", "torch.softmax(", "nn.GroupNorm("):
         assert any(part in task.source for task in tasks), part
-    # A product or sum on its own would be a task of a benchmark that asks for one operator.
-    assert all("**0.5" in task.source for task, count in zip(tasks, counts, strict=True) if count == 1)
+    # A product, a sum or a convolution without bias on its own would be a task of a benchmark for one operator.
+    alone = [task.source for task, count in zip(tasks, counts, strict=True) if count == 1]
+    assert all("**0.5" in source or ("nn.Conv" in source and "bias=False" not in source) for source in alone)
+
+
+def test_short_tasks_have_convolutions_of_every_kind() -> None:
+    sources = [task.source for task in load_suite("generated:short?n=240&seed=2")]
+    kinds = [f"nn.Conv{kind}{rank}d(" for kind in ("", "Transpose") for rank in (1, 2, 3)]
+    settings = ("stride=2", "stride=(", "padding=(", "dilation=2", "output_padding=", "groups=4", "groups=channels")
+    for part in (*kinds, *settings, "bias=False", "channels, out, (", "return self.conv(x)"):
+        assert any(part in source for source in sources), part
 
 
 def forward_of(task: Task) -> list[str]:

@@ -14,7 +14,7 @@ from cudal1_data.generator.values import Dims, Value, combine
 _AXES = {1: ("LENGTH",), 2: ("HEIGHT", "WIDTH"), 3: ("DEPTH", "HEIGHT", "WIDTH")}
 _EDGES = {1: (256, 300, 512, 700, 1024), 2: (24, 28, 32, 40, 48), 3: (8, 10, 12, 14)}
 _GPU_EDGES = {1: (1024, 4096, 6000, 8192), 2: (56, 64, 112, 128), 3: (16, 24, 32)}
-_FLOPS_PER_NS = 45.0
+CPU_FLOPS_PER_NS = 45.0
 """Floating-point operations per nanosecond of a float32 convolution on one core."""
 _LAYERS = ("conv", "conv2", "conv3", "conv4", "conv5")
 
@@ -185,7 +185,7 @@ def set_sizes(
     long = draw.one(_GPU_EDGES[rank])
     whole = gpu_elements(draw, program, dims) / growth
     if costs_ns:  # arithmetic may take longer than memory traffic
-        whole = min(whole, gpu_flops(draw, program) / (_FLOPS_PER_NS * costs_ns * wide))
+        whole = min(whole, gpu_flops(draw, program) / (CPU_FLOPS_PER_NS * costs_ns * wide))
     program.size("BATCH", batch, max(4, round(whole / (wide * long**rank))))
     program.size(dims[1], channels, wide)
     for name, width in (widths or {}).items():
@@ -198,4 +198,4 @@ def dense_ns(form: Form, rank: int, *, widening: float = 1.0) -> float:
     """Return the time of a convolution over all channels per input element and channel, in nanoseconds."""
     if form.depthwise:
         return 0.0
-    return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / _FLOPS_PER_NS
+    return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / CPU_FLOPS_PER_NS

@@ -218,7 +218,7 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
                 write = partial(product_program, reference, steps, tiles)
                 yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
         if has_convolution(reference, steps):
-            for tiles in _TILES:
+            for tiles in (one for one in _TILES if one.group == 1):
                 write = partial(convolution_program, reference, steps, tiles)
                 yield Option("triton", "triton-convolution", tuple(asdict(tiles).items()), write)
         for rows in attention_choices(reference, steps):

@@ -1,7 +1,8 @@
 """One layer or operator with one step before or behind it, or two steps: about what an operator's benchmark asks.
 
-Products and prefix sums are divided by the root of their number of terms, so that none is a task of a benchmark that
-asks for one operator. A suite has this family only if it is named: `generated:short`.
+Products and prefix sums are divided by the root of their number of terms, and convolutions without a step have a bias,
+so that none is a task of a benchmark that asks for one operator. A suite has this family only if it is named:
+`generated:short`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from cudal1_data.generator.reductions import Axis, reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.structure import nodes
 from cudal1_data.generator.values import Dims, Value
+from cudal1_data.generator.windows import cost_ns, drawn_window, through
 
 _FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
 _BATCHED: Dims = ("BATCH", "ROWS", "INNER")
@@ -57,6 +59,8 @@ _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
     ('torch.einsum("bik,kj->bij", {0}, {1})', _BATCHED, ("INNER", "COLS"), "right shared"),
 )
 """Products: text, shapes of both factors, addition to the operator's name in the structure."""
+_PLANE = 2
+"""Dimensions of planes."""
 _KNOWN = (
     {"gelu", "scale"},
     {"gelu_tanh", "scale"},
@@ -69,8 +73,7 @@ _KNOWN = (
 
 def short(program: Program, draw: Draw) -> None:
     """Write one of the forms."""
-    forms = (_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss)
-    draw.one(forms)(program, draw)
+    draw.one(_FORMS)(program, draw)
     if {node.operator for node in nodes(*program.roots)} in _KNOWN:
         raise UnsuitableError("a task of a benchmark, up to constants")
 
@@ -102,6 +105,30 @@ def _product(program: Program, draw: Draw) -> None:
 
 def _layer(program: Program, draw: Draw) -> None:
     draw.one((after_linear, after_convolution, after_convolution, after_transposed))(program, draw, _one_step)
+
+
+def _convolution(program: Program, draw: Draw) -> None:
+    """Write a convolution with any window; half of them are followed by a step.
+
+    Without a step it has a bias, unlike the convolutions of KernelBench; a strided one over planes has a step, because
+    task 50 of level 1 has a bias.
+    """
+    rank = draw.one((1, 2, 2, 3))
+    window = drawn_window(draw, rank)
+    alone = draw.chance(0.5) and not (rank == _PLANE and max(window.stride) > 1 and not window.transposed)
+    out, widening = ("CHANNELS", 1.0) if window.groups == "CHANNELS" else ("OUT", draw.one((1.0, 2.0)))
+    x = program.input("x", dims_of(rank))
+    h = through(program, draw, x, window, out, bias=alone or draw.chance(0.5))
+    if not alone:
+        h = step(program, draw, program.keep(h), ("channel",))
+    if h.node.operator in ("add", "sub"):
+        raise UnsuitableError("a bias of channels behind a convolution is the convolution's own, and others may be")
+    program.returns(finished(program, draw, h))
+    dense_ns = cost_ns(program, window, widening)
+    growth = widening * (math.prod(window.stride) if window.transposed else 1.0)
+    program.cost_ns *= growth
+    widths = {} if out == "CHANNELS" else {out: widening}
+    set_sizes(program, draw, x.dims, dense_ns, widths=widths, growth=growth)
 
 
 def _one_step(program: Program, draw: Draw, h: Value, larger: tuple[Step, ...], kinds: tuple[str, ...]) -> Value:
@@ -175,3 +202,10 @@ def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None
     else:
         h = plain_step(program, draw, program.keep(operator(program, draw, x)))
     program.returns(finished(program, draw, h))
+
+
+_FORMS = (
+    *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss],
+    *[_convolution] * 4,
+)
+"""Forms with the shares of their tasks; a third of the operators' benchmark are convolutions."""

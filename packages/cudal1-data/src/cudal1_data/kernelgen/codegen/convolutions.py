@@ -17,7 +17,8 @@ _AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")
 """Names of the axes of maps by their number: the place of a window's first element along each."""
 _PLACES = {"depth": "z", "height": "y", "width": "x", "length": "x"}
 """Names of the place of another element of the window."""
-_NAMES = ("depth", "height", "width", "length", "x", "y", "z", "image", "place", "channel", "out_channel", "inside")
+_NAMES = ("depth", "height", "width", "length", "x", "y", "z", "image", "place", "out_channel", "column", "inside")
+"""Names of a kernel's own values."""
 _SMALLEST_TILE = 16
 """Minimum of a product's columns and terms; with fewer, `tl.dot` would mostly multiply zeros."""
 _PER_THREAD = 4
