@@ -1,4 +1,4 @@
-"""Convolutions as Triton kernels with what follows them: every setting, dtype and number of dimensions."""
+"""Convolutions and pools as Triton kernels with what follows: every setting, dtype and number of dimensions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TILES = Tiles(block_m=32, block_n=32, block_k=32, warps=4, stages=2)
 
 
 def source_of(layer: str, sizes: str, *, forward: str = "self.conv(x)", dtype: str = "float32", more: str = "") -> str:
-    """Return a reference that calls a convolution on maps of these sizes."""
-    given = f"{layer[:-1]}, dtype=torch.{dtype})"
+    """Return a reference that calls a convolution or a pool on maps of these sizes."""
+    given = f"{layer[:-1]}, dtype=torch.{dtype})" if layer.startswith("nn.Conv") else layer
     return reference_of(
         f"return {forward}", inputs=f"torch.randn({sizes}).to(torch.{dtype})", init=f"self.conv = {given}\n{more}"
     )
@@ -33,6 +33,7 @@ def program_of(source: str) -> str:
     return convolution_program(reference, plan(reference.roots), TILES)
 
 
+_SCALE = "self.scale = nn.Parameter(torch.randn(31))"
 FORMS = {
     "standard": source_of("nn.Conv2d(5, 20, 3)", "2, 5, 9, 8"),
     "strided": source_of("nn.Conv2d(5, 20, 3, stride=2, padding=1)", "2, 5, 9, 8"),
@@ -55,13 +56,15 @@ FORMS = {
     "transposed, few of a group": source_of("nn.ConvTranspose3d(8, 8, 3, 2, 1, 1, groups=4)", "1, 8, 3, 4, 3"),
     "transposed depthwise": source_of("nn.ConvTranspose1d(5, 10, 4, 2, groups=5)", "2, 5, 9"),
     "transposed pointwise": source_of("nn.ConvTranspose2d(17, 20, 1, groups=1)", "2, 17, 3, 4"),
-    "with a step": source_of("nn.Conv2d(5, 20, 3, padding=1)", "2, 5, 6, 6", forward="torch.tanh(self.conv(x)) * 0.5"),
-    "with steps and a bias": source_of(
-        "nn.Conv1d(5, 20, 3)",
-        "2, 5, 16",
-        forward="F.relu(self.conv(x) + self.bias) * self.scale",
-        more="self.bias, self.scale = nn.Parameter(torch.randn(20, 1)), nn.Parameter(torch.randn(14))",
+    "with a step": source_of("nn.Conv2d(5, 20, 3, padding=1)", "2, 5, 6, 6", forward="torch.tanh(self.conv(x))"),
+    "maximum": source_of("nn.MaxPool2d(3, 2, 1)", "2, 3, 9, 8"),
+    "maximum, dilated": source_of("nn.MaxPool1d(8, stride=1, padding=4, dilation=3)", "2, 3, 40"),
+    "maximum, cube": source_of("nn.MaxPool3d((3, 2, 2), (2, 1, 2), (1, 1, 0), 2)", "2, 2, 9, 6, 7"),
+    "average": source_of("nn.AvgPool2d(11)", "2, 3, 25, 36"),
+    "average, with steps": source_of(
+        "nn.AvgPool1d(8, 1, 4)", "2, 5, 30", forward="F.relu(self.conv(x)) * self.scale + 1", more=_SCALE
     ),
+    "average, function": source_of("nn.Identity()", "2, 2, 6, 6, 6", forward="F.avg_pool3d(x, 3, 2, padding=1)"),
     "separable": source_of(
         "nn.Conv2d(6, 6, 3, padding=1, groups=6)",
         "2, 6, 7, 8",
@@ -69,6 +72,13 @@ FORMS = {
         more="self.mix = nn.Conv2d(6, 24, 1)",
     ),
 }
+
+_STEPS = source_of(
+    "nn.Conv1d(5, 20, 3)",
+    "2, 5, 16",
+    forward="F.relu(self.conv(x) + self.bias) * self.scale",
+    more="self.bias, self.scale = nn.Parameter(torch.randn(20, 1)), nn.Parameter(torch.randn(14))",
+)
 
 
 def drawn(seed: int) -> str:
@@ -89,6 +99,19 @@ def drawn(seed: int) -> str:
     layer = f"nn.Conv{'Transpose' * transposed}{rank}d({', '.join([*words, *more, f'bias={bias}'])})"
     sides = [wide * (edge - 1) + rng.randint(1, 5) for edge, wide in zip(edges, dilation, strict=True)]
     return source_of(layer, ", ".join(map(str, (rng.randint(1, 3), inner, *sides))))
+
+
+def drawn_pool(seed: int) -> str:
+    """Return a reference with a pool of any settings."""
+    rng = random.Random(seed)
+    rank, average = rng.randint(1, 3), rng.random() < 0.5
+    edges = [rng.randint(2, 5) for _ in range(rank)]
+    wide = [1 if average else rng.randint(1, 2) for _ in range(rank)]
+    stride, padding = [rng.randint(1, 6) for _ in range(rank)], [rng.randint(0, edge // 2) for edge in edges]
+    dilation = "" if average else f", dilation={tuple(wide)}"
+    layer = f"nn.{'Avg' if average else 'Max'}Pool{rank}d({tuple(edges)}, {tuple(stride)}, {tuple(padding)}{dilation})"
+    sides = [step * (edge - 1) + rng.randint(1, 9) for edge, step in zip(edges, wide, strict=True)]
+    return source_of(layer, ", ".join(map(str, (rng.randint(1, 3), rng.randint(1, 4), *sides))))
 
 
 def templates(source: str) -> set[str]:
@@ -118,6 +141,7 @@ def test_convolutions_stay_in_pytorch_where_they_are_not_alone_or_not_padded_wit
         "nn.Conv2d(4, 8, 3)", "2, 4, 9, 8", forward="self.norm(self.conv(x))", more="self.norm = nn.GroupNorm(2, 8)"
     )
     assert templates(norm) == {"triton-rows"}
+    assert templates(_STEPS) == {"triton-elements"}
     three = source_of("nn.Conv2d(4, 4, 3)", "2, 4, 9, 8", forward="self.conv(self.conv(self.conv(x)))")
     assert templates(three) == set()
     assert templates(source_of('nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect")', "2, 4, 9, 8")) == set()
@@ -141,7 +165,9 @@ def test_triton_builds_convolutions_for_sm_90(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_convolutions_of_every_setting_are_correct_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    errors = errors_of_forms(FORMS | {f"draw {seed}": drawn(seed) for seed in range(30)}, tmp_path)
+    draws = {f"draw {seed}": drawn(seed) for seed in range(30)}
+    draws |= {f"pool {seed}": drawn_pool(seed) for seed in range(20)}
+    errors = errors_of_forms(FORMS | draws, tmp_path)
     assert {name for name in errors if name.endswith(", convolution")} >= {f"{name}, convolution" for name in FORMS}
     assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
 

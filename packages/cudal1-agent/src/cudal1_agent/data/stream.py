@@ -36,6 +36,8 @@ from cudal1_agent.data.prompts import Style, build_prompt
 from cudal1_agent.data.respelled import respelled
 from cudal1_agent.errors import ConfigError, CorpusError
 
+WINDOWS = "triton-convolution"
+"""Template whose kernels read tensors through windows."""
 EMPTY = 512
 """A stream counts as empty after this many tasks in a row without a pair."""
 
@@ -108,7 +110,10 @@ class Stream:
         if rendered and rng.random() < self.respelled:
             task = task.model_copy(update={"source": respelled(task.source, rng)})
             rendered = self._learnable(task)
-        pairs = islice(rendered, self.per_task)
+        pairs = list(islice(rendered, self.per_task))
+        # A window in a kernel, or PyTorch's with a kernel behind it: two kinds of answer to one kind of task.
+        if any(pair.template == WINDOWS for pair in pairs):
+            pairs = [pair for pair in pairs if pair.backend != "triton" or pair.template == WINDOWS]
         return [Program(task, pair.source, pair.techniques, backend=pair.backend) for pair in pairs]
 
     def _learnable(self, task: Task) -> Iterable[corpus.Pair]:

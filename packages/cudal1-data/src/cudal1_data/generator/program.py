@@ -177,12 +177,12 @@ class Program:
 
         Args:
             name: The attribute.
-            text: `nn.Parameter(...)`, or a layer of `torch.nn` that takes a dtype.
+            text: `nn.Parameter(...)`, or a layer of `torch.nn`; pools take no dtype.
         """
         self._taken.add(name)
         if self.dtype in _CAST and text.startswith("nn.Parameter("):
             text = f"nn.Parameter({self._stored(text.removeprefix('nn.Parameter(').removesuffix(')'))})"
-        elif self.dtype in _CAST:
+        elif self.dtype in _CAST and "Pool" not in text:
             text = f"{text.removesuffix(')')}, dtype=torch.{self.dtype})"
         self._members.append((name, text))
         return f"self.{name}"

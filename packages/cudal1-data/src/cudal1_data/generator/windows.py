@@ -1,4 +1,4 @@
-"""Convolutions with any window, also transposed: edges, strides, padding and dilation along each axis, and groups."""
+"""Convolutions and pools with any window: edges, strides, padding and dilation along each axis, and groups."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from cudal1_data.generator import grid
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.maps import CPU_FLOPS_PER_NS
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.values import Value, combine
+from cudal1_data.generator.values import Dims, Value, combine
 
 _EDGES = {1: (2, 3, 4, 5, 7, 9), 2: (2, 3, 3, 4, 5, 7), 3: (2, 3, 3)}
 """Lengths of a window's edges by number of axes."""
+_POOL_EDGES = {1: (2, 3, 4, 6, 8), 2: (2, 3, 3, 4, 5, 9), 3: (2, 3, 3)}
+"""The same for pools."""
 _MAX_REACH = {1: 33, 2: 10, 3: 7}
 """Maximum length of maps that a dilated window covers: shorter than the shortest maps."""
 _FEW = 4
@@ -25,7 +27,7 @@ _TAP_NS, _GROWTH_TAP_NS = 0.4, 2.0
 
 @dataclass(frozen=True)
 class Window:
-    """A kind of convolution, with one number for each axis of its maps."""
+    """A kind of convolution or pool, with one number for each axis of its maps."""
 
     transposed: bool
     """Whether it is transposed."""
@@ -54,6 +56,22 @@ class Window:
         dilated = "dilated_" if max(self.dilation) > 1 else ""
         return f"{'strided_' if max(self.stride) > 1 else ''}{dilated}{kind}{rank}d"
 
+    def settings(self, *, pool: bool = False) -> str:
+        """Return edges, and what differs from torch's defaults, as arguments of a layer.
+
+        Args:
+            pool: Whether the layer is a pool, whose windows do not overlap by default.
+        """
+        ones = (1,) * len(self.edges)
+        given = {
+            "stride": (self.stride, self.edges if pool else ones),
+            "padding": (self.padding, (0,) * len(self.edges)),
+            "output_padding": (self.more, (0,) * len(self.edges)),
+            "dilation": (self.dilation, ones),
+        }
+        unusual = {name: sizes for name, (sizes, usual) in given.items() if sizes != usual}
+        return ", ".join([_written(self.edges), *(f"{name}={_written(sizes)}" for name, sizes in unusual.items())])
+
     def side(self, before: str, axis: int) -> str:
         """Return the length of the result along an axis, from that of the maps; the formulas are from torch's docs."""
         stride, reach = self.stride[axis], self.dilation[axis] * (self.edges[axis] - 1)
@@ -62,6 +80,27 @@ class Window:
             return _plus(whole, reach + 1 + self.more[axis] - stride - 2 * self.padding[axis])
         whole = _plus(before, 2 * self.padding[axis] - reach - (stride > 1))
         return whole if stride == 1 else f"({whole}) // {stride} + 1"
+
+    def dims(self, before: Dims, channels: str) -> Dims:
+        """Return the shape of the result."""
+        return (before[0], channels, *(self.side(side, axis) for axis, side in enumerate(before[2:])))
+
+
+def drawn_pool(draw: Draw, rank: int, *, average: bool) -> Window:
+    """Draw the window of a pool; averages have no dilation."""
+    alike = draw.chance(0.7)
+
+    def by_axis(items: tuple[int, ...]) -> tuple[int, ...]:
+        return (draw.one(items),) * rank if alike else tuple(draw.one(items) for _ in range(rank))
+
+    edges = by_axis(_POOL_EDGES[rank])
+    stride = draw.one((edges, by_axis((1,)), by_axis((2, 2, 3))))
+    wide = (1,) * rank if average or draw.chance(0.6) else by_axis((2, 3))
+    dilation = tuple(
+        step if step * (edge - 1) < _MAX_REACH[rank] else 1 for step, edge in zip(wide, edges, strict=True)
+    )
+    padding = tuple(edge // 2 for edge in edges) if draw.chance(0.5) else (0,) * rank
+    return Window(False, "CHANNELS", edges, stride, padding, (0,) * rank, dilation)
 
 
 def drawn_window(draw: Draw, rank: int) -> Window:
@@ -98,19 +137,12 @@ def through(program: Program, draw: Draw, value: Value, window: Window, out: str
         bias: Whether the layer has a bias.
     """
     rank, channels = len(window.edges), value.dims[1]
-    given = {
-        "stride": (window.stride, 1),
-        "padding": (window.padding, 0),
-        "output_padding": (window.more, 0),
-        "dilation": (window.dilation, 1),
-    }
-    words = [channels, out, _written(window.edges)]
-    words += [f"{name}={_written(sizes)}" for name, (sizes, usual) in given.items() if sizes != (usual,) * rank]
+    words = [channels, out, window.settings()]
     words += [f"groups={window.groups}"] if window.groups != "1" else []
     words += [] if bias else ["bias=False"]
     kind = "ConvTranspose" if window.transposed else "Conv"
     layer = program.member("grow" if window.transposed else "conv", f"nn.{kind}{rank}d({', '.join(words)})")
-    dims = (value.dims[0], out, *(window.side(side, axis) for axis, side in enumerate(value.dims[2:])))
+    dims = window.dims(value.dims, out)
     # Fewer terms than the initialisation assumes: each output meets one window point in `stride`.
     spread = 0.62 / math.prod(window.stride) ** 0.5 if window.transposed else 0.62
     sample = grid.after_layer(draw, value.grid, spread)

@@ -24,7 +24,7 @@ FLOATS = ("float32", *HALVES)
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a convolution, with one number for each axis of its maps."""
+    """The window of a convolution or pool, with one number for each axis of its maps."""
 
     edges: Dims
     """Number of its elements."""
@@ -57,7 +57,7 @@ class Node:
     expression: str = ""
     """Pointwise node: expression over `a`, `b`, `c` (`operators.py`)."""
     how: How = ""
-    """Reduction or scan: its operation."""
+    """Reduction, scan or pool: its operation."""
     trailing: int = 0
     """Reduction or scan: number of the operand's last axes that it covers."""
     keepdim: bool = False
@@ -75,7 +75,8 @@ class Node:
     loop: Loop | None = None
     """Loop: its data."""
     window: Window | None = None
-    """Opaque node that is a convolution of its operands, maps, weight and bias (if any): its window."""
+    """Opaque node that is a convolution of its operands, maps, weight and bias (if any), or a pool of maps, with `how`
+    (a sum is divided by the elements of a window): its window."""
 
     @property
     def fusable(self) -> bool:

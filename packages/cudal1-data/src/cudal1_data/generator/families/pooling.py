@@ -15,7 +15,7 @@ from cudal1_data.generator.grid import Samples
 from cudal1_data.generator.maps import dims_of, feature_input, set_sizes
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.sides import sides
-from cudal1_data.generator.values import Value, combine, is_even
+from cudal1_data.generator.values import Dims, Value, combine, is_even
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,23 @@ def pooled(program: Program, draw: Draw, h: Value, table: Sequence[Window], *, h
         UnsuitableError: The pooled values are not informative.
     """
     window = draw.one([one for one in table if one.smooth or not program.backward])
+    space = tuple(f"{_atom(dim)} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
+    return over_windows(program, h, window, (*h.dims[:2], *space), "halved" if halved else "kept")
+
+
+def over_windows(program: Program, h: Value, window: Window, dims: Dims, detail: str) -> Value:
+    """Write a pooling window of maps.
+
+    Args:
+        program: The task.
+        h: Feature maps.
+        window: The window.
+        dims: Shape of the result.
+        detail: Addition to the operator's name in the structure.
+
+    Raises:
+        UnsuitableError: The pooled values are not informative.
+    """
     if window.name == "max_pool" and math.isfinite(h.bounds.high):
         raise UnsuitableError("extremes meet a bound")
     if window.name == "lp_pool" and is_even(h.node):
@@ -100,8 +117,6 @@ def pooled(program: Program, draw: Draw, h: Value, table: Sequence[Window], *, h
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("windows are not informative")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
-    space = tuple(f"{_atom(dim)} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
-    dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
     lies = POSITIVE if window.name == "lp_pool" else h.bounds
     return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail, bounds=lies)
 

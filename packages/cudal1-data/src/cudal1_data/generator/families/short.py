@@ -21,6 +21,8 @@ from cudal1_data.generator.families.layers import (
     suit_groups,
 )
 from cudal1_data.generator.families.loss import ELEMENTS, element
+from cudal1_data.generator.families.pooling import Window as Pool
+from cudal1_data.generator.families.pooling import over_windows
 from cudal1_data.generator.families.scan import multiplied, summed
 from cudal1_data.generator.families.steps import (
     Step,
@@ -41,7 +43,7 @@ from cudal1_data.generator.reductions import Axis, reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.structure import nodes
 from cudal1_data.generator.values import Dims, Value
-from cudal1_data.generator.windows import cost_ns, drawn_window, through
+from cudal1_data.generator.windows import cost_ns, drawn_pool, drawn_window, through
 
 _FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
 _BATCHED: Dims = ("BATCH", "ROWS", "INNER")
@@ -59,8 +61,10 @@ _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
     ('torch.einsum("bik,kj->bij", {0}, {1})', _BATCHED, ("INNER", "COLS"), "right shared"),
 )
 """Products: text, shapes of both factors, addition to the operator's name in the structure."""
-_PLANE = 2
-"""Dimensions of planes."""
+_PLANE, _CUBE = 2, 3
+"""Dimensions of planes and of cubes."""
+_TAP_NS, _MAX_REACH = 4.0, 3
+"""Time of an element of a pool's window on one core, and samples of the grid on both sides of one."""
 _KNOWN = (
     {"gelu", "scale"},
     {"gelu_tanh", "scale"},
@@ -129,6 +133,27 @@ def _convolution(program: Program, draw: Draw) -> None:
     program.cost_ns *= growth
     widths = {} if out == "CHANNELS" else {out: widening}
     set_sizes(program, draw, x.dims, dense_ns, widths=widths, growth=growth)
+
+
+def _pool(program: Program, draw: Draw) -> None:
+    """Write a pool with any window and a step behind it."""
+    rank = draw.one((1, 2, 2, 3))
+    average = draw.chance(0.5) and (rank < _CUBE or program.dtype == "float32")  # torch has no other on a CPU
+    x = program.input("x", dims_of(rank), kind="uneven")
+    window = drawn_pool(draw, rank, average=average)
+    text = f"nn.{'Avg' if average else 'Max'}Pool{rank}d({window.settings(pool=True)})"
+    taps, steps = math.prod(window.edges), math.prod(window.stride)
+    kind = Pool(
+        "avg_pool" if average else "max_pool",
+        f"{program.member('pool', text)}({{0}})",
+        taps * _TAP_NS / steps,
+        smooth=average,
+        reach=min(taps // 2, _MAX_REACH),
+    )
+    detail = f"{window.edges}/{window.stride}/{window.padding}/{window.dilation}"
+    h = program.keep(over_windows(program, x, kind, window.dims(x.dims, x.dims[1]), detail))
+    program.returns(finished(program, draw, plain_step(program, draw, h)))
+    set_sizes(program, draw, x.dims, 0.0)
 
 
 def _one_step(program: Program, draw: Draw, h: Value, larger: tuple[Step, ...], kinds: tuple[str, ...]) -> Value:
@@ -207,5 +232,6 @@ def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None
 _FORMS = (
     *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss],
     *[_convolution] * 4,
+    _pool,
 )
 """Forms with the shares of their tasks; a third of the operators' benchmark are convolutions."""

@@ -1,4 +1,8 @@
-"""Convolutions in Triton with fused epilogues: matrix products whose left factor is read through a window."""
+"""Convolutions and pools in Triton with fused epilogues.
+
+A convolution is a matrix product whose left factor is read through a window, or a sum over the window where groups have
+few channels; a pool is such a sum or maximum without weights.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Sequence
 from cudal1_data.kernelgen.codegen.matmuls import Product, pairs_of, products
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
 from cudal1_data.kernelgen.codegen.products import ProductWriter, Tiles, arithmetic, pointers, program_of
-from cudal1_data.kernelgen.codegen.triton import TritonKernel, whole_kernel
+from cudal1_data.kernelgen.codegen.triton import IDENTITY, TritonKernel, whole_kernel
 from cudal1_data.kernelgen.fusion import Step
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Reference, Window
 from cudal1_data.kernelgen.sizes import host_text
@@ -28,13 +32,14 @@ _MOST = 2
 
 
 def has_convolution(reference: Reference, steps: Sequence[Step]) -> bool:
-    """Return whether a reference is one or two convolutions, each with operators behind it.
+    """Return whether a reference is one or two pools or convolutions, with operators behind them.
 
-    PyTorch's convolutions are fast: they stay where a program has other kernels.
+    PyTorch's convolutions are fast: they stay where a program has other kernels, or several operators behind one.
     """
     changed, found = pairs_of(reference, steps, _is_convolution)
     mine = [one for pair in found for one in pair]
-    return 1 <= len(found) <= _MOST and all(any(step is one for one in mine) for step in changed)
+    short = all(node.how or len(kernel.members) <= 1 for kernel, node in found)
+    return 1 <= len(found) <= _MOST and short and all(any(step is one for one in mine) for step in changed)
 
 
 def convolution_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
@@ -144,33 +149,41 @@ class _Writer:
     def sums(self, name: str) -> TritonKernel:
         """Return the kernel as a sum for each element of the result."""
         block = _PER_THREAD * 32 * self.tiles.warps
-        plain = self.convolution.left.dtype == self.convolution.right.dtype == "float32"
-        widen = "" if plain else ".to(tl.float32)"
+        plain = {one.dtype for one in self.convolution.node.operands[:2]} == {"float32"}
+        widen, how = "" if plain else ".to(tl.float32)", self.convolution.node.how
+        first = IDENTITY[how or "sum"]
         place, group = f"offsets // {self.space}", f"out_channel // {self.n}" if self.outs > 1 else "out_channel"
         column = f"out_channel % {self.n}" if self.window.groups > 1 else "out_channel"
         channel = self._channel("term", group)
+        split = [f"out_channel = {place} % {self.out}", f"image = {place} // {self.out}"]
         lines = [
             *self.writer.begin(),
-            f"out_channel = {place} % {self.out}",
-            f"image = {place} // {self.out}",
+            *([f"image = {place}"] if how else split),
             f"place = offsets % {self.space}",
             *self._starts(),
-            "acc = tl.zeros((BLOCK,), dtype=tl.float32)",
+            f"acc = tl.full((BLOCK,), {first}, tl.float32)",
             f"for term in range({self.k}):",
             "    inside = mask",
             *(f"    {line}" for line in self._inside("term")),
-            f"    left = tl.load(left_ptr + {self._left(channel)}, mask=inside, other=0.0){widen}",
-            f"    right = tl.load(right_ptr + {self._right('term', 'out_channel', column, group)}, "
-            f"mask=mask, other=0.0){widen}",
-            "    acc += left * right",
-            *self._bias("out_channel, mask=mask, other=0.0)"),
+            f"    left = tl.load(left_ptr + {self._left('' if how else channel)}, mask=inside, other={first}){widen}",
         ]
+        if how:
+            lines.append("    acc = tl.maximum(acc, left)" if how == "max" else "    acc += left")
+            lines += [f"acc *= 1.0 / {self.k}"] if how == "sum" else []
+        else:
+            weight = self._right("term", "out_channel", column, group)
+            lines += [
+                f"    right = tl.load(right_ptr + {weight}, mask=mask, other=0.0){widen}",
+                "    acc += left * right",
+                *self._bias("out_channel, mask=mask, other=0.0)"),
+            ]
         return self._whole(
             name,
             lines,
             {"BLOCK": block},
             programs=quotient_text(self.convolution.kernel.size, block),
-            comment="A convolution with few channels in a group: each element of the result sums over its window.",
+            comment=f"A {'pool' if how else 'convolution with few channels in a group'}: each element of the result "
+            f"{'is the largest of' if how == 'max' else 'sums over'} its window.",
         )
 
     def _whole(
@@ -228,8 +241,8 @@ class _Writer:
         return " + ".join(part for part in (first, mine) if part) or "0"
 
     def _left(self, channel: str) -> str:
-        """Return the place of a term in memory."""
-        text = f"(image * {self.channels} + {channel})"
+        """Return the place of a term in memory; without a channel, each of them is an image."""
+        text = f"(image * {self.channels} + {channel})" if channel else "image"
         for number, side in enumerate(self.before):
             stride = self.window.stride[number] if self.window.transposed else 1
             place = self._place(number) + (f" // {stride}" if stride != 1 else "")

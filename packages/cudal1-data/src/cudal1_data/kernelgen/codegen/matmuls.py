@@ -166,6 +166,8 @@ def _is_product(node: Node) -> bool:
 
 def factors(product: Node) -> tuple[Node, ...]:
     """Return the stored factors: halves before they were widened, a transposed right factor before transposition."""
+    if product.how:  # a pool
+        return product.operands
     left, right, *bias = product.operands
     if product.text in _MATMULS and right.text in ("{0}.T", "{0}.t()"):
         right = right.operands[0]

@@ -111,7 +111,7 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
 
 def pointers(product: Product, known: Names) -> list[str]:
     """Return the names of the tensors that a product's kernel reads."""
-    factors = ["left_ptr", "right_ptr", *(["bias_ptr"] if product.bias is not None else [])]
+    factors = ["left_ptr", "right_ptr", "bias_ptr"][: len(product.node.operands)]
     leaves = product.kernel.leaves
     return [one for leaf in leaves for one in (factors if leaf is product.node else [known.pointer(leaf)])]
 

@@ -13,7 +13,7 @@ from cudal1_data.kernelgen.frontend.attention import attention
 from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, tensors, written
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, Window, broadcast
 from cudal1_data.kernelgen.sizes import with_edges
 
 _MAKES = ("randn", "rand", "randint", "randperm", "ones", "zeros", "arange", "eye", "empty")
@@ -109,7 +109,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     dims = _dims(name, args, named)
     if name == "interpolate":
         dims = with_edges(dims, "enlarged")
-    return opaque(whole, dims, *operands, dtype=_dtype(name, nodes, args, named))
+    call = opaque(whole, dims, *operands, dtype=_dtype(name, nodes, args, named))
+    return pool(call, _window_given(args[1:], named), average=name[0] == "a") if _POOL.fullmatch(name) else call
 
 
 def _refuse_unread(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> None:
@@ -365,6 +366,9 @@ _SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
 """Calls whose first argument is no tensor."""
 
 
+_POOL = re.compile(r"(?:avg|max)_pool[123]d")
+
+
 def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
     """Return the shape after pooling."""
     given = rest[1:] if name.startswith("lp_") else rest
@@ -377,13 +381,17 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
 
 def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
     """Return averages or maxima of windows in kernels; None if PyTorch computes them."""
-    if re.fullmatch(r"(?:avg|max)_pool[123]d", name) is None or not isinstance(args[0], Node):
+    if _POOL.fullmatch(name) is None or not isinstance(args[0], Node):
         return None
     x, rest = args[0], tuple(args[1:])
     if set(named) - {"kernel_size", "stride", "padding"}:
         return None
-    given = {**dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)), **named}
+    given = _window_given(rest, named)
     return windows_of(x, _pooled(name, x, rest, named), given, average=name.startswith("avg"))
+
+
+def _window_given(rest: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+    return {**dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)), **named}
 
 
 def _looked_up(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
@@ -422,6 +430,21 @@ def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool
     if any(padding) or any(one != 1 for one in dilation):
         return None
     return pieces.pooled(x, dims, window, stride, average=average)
+
+
+def pool(call: Node, given: Mapping[str, Value], *, average: bool) -> Node:
+    """Return a pool of maps as a call that kernels can replace, if its settings are those of windows.
+
+    Args:
+        call: The call.
+        given: Its settings by name.
+        average: Whether elements are averaged, zeros around the maps included; otherwise their maximum is taken.
+    """
+    if set(given) - {"kernel_size", "stride", "padding", "dilation"}:
+        return call
+    edges, stride, padding, dilation = shapes.window_settings(len(call.dims) - 2, given)
+    window = Window(edges, stride, padding, dilation, groups=call.dims[1], transposed=False)
+    return replace(call, window=window, how="sum" if average else "max")
 
 
 def pooled_to(x: Node, size: Value, text: str, *, rank: int) -> Value:

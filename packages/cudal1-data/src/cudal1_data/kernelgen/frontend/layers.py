@@ -72,7 +72,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
             windows = calls.windows_of(x, dims, given, average=module.kind.startswith("Avg"))
         if windows is not None:
             return windows
-        return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
+        call = opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
+        return calls.pool(call, given, average=module.kind.startswith("Avg"))
     if (stored := dtypes.of_layer(module.kwargs.get("dtype"))) != x.dtype:
         raise UnsuitableError(f"{module.name} is stored in {stored}, and is called with {x.dtype}")
     dims = shapes.layer_dims(module, x.dims)
@@ -182,6 +183,7 @@ def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
     rank = int(module.kind[-2])
     if len(x.dims) != rank + 2:
         raise UnsuitableError(f"{module.name}(...) has an input of shape {x.dims}; templates read a batch of maps")
+    given = {name: value for name, value in given.items() if name not in ("return_indices", "ceil_mode")}
     return with_edges(shapes.windows(x.dims, given), module.name.removeprefix("self.")), given
 
 
