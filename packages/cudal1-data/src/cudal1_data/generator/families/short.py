@@ -233,5 +233,6 @@ _FORMS = (
     *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss],
     *[_convolution] * 4,
     _pool,
+    _pool,
 )
 """Forms with the shares of their tasks; a third of the operators' benchmark are convolutions."""
