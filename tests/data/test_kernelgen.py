@@ -68,9 +68,9 @@ IDS = (
     "generated/recurrent-3-0",
     "generated/recurrent-3-1",
     "generated/recurrent-3-5",
-    "generated/short-1-24",
-    "generated/short-1-55",
-    "generated/short-1-98",
+    "generated/short-1-47",
+    "generated/short-1-65",
+    "generated/short-1-112",
     "starter/linear_recurrence",
 )
 

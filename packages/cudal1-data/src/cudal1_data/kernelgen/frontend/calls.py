@@ -109,8 +109,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     dims = _dims(name, args, named)
     if name == "interpolate":
         dims = with_edges(dims, "enlarged")
-    call = opaque(whole, dims, *operands, dtype=_dtype(name, nodes, args, named))
-    return pool(call, _window_given(args[1:], named), average=name[0] == "a") if _POOL.fullmatch(name) else call
+    return _pool_call(name, args, named, opaque(whole, dims, *operands, dtype=_dtype(name, nodes, args, named)))
 
 
 def _refuse_unread(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> None:
@@ -388,6 +387,13 @@ def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> No
         return None
     given = _window_given(rest, named)
     return windows_of(x, _pooled(name, x, rest, named), given, average=name.startswith("avg"))
+
+
+def _pool_call(name: str, args: Sequence[Value], named: Mapping[str, Value], call: Node) -> Node:
+    """Return a call as a pool that kernels can replace; the call itself if it is no pool."""
+    if _POOL.fullmatch(name) is None:
+        return call
+    return pool(call, _window_given(args[1:], named), average=name.startswith("avg"))
 
 
 def _window_given(rest: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
