@@ -23,10 +23,10 @@ import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data import load_task
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_choices, attention_program
-from cudal1_data.kernelgen.codegen.convolutions import convolution_program, has_convolution
 from cudal1_data.kernelgen.codegen.matmuls import has_product
 from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
+from cudal1_data.kernelgen.codegen.windows import has_window, window_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan, units
@@ -82,8 +82,8 @@ def main() -> None:
             reference = read(task.source)
             if task_id.endswith("_own.py"):
                 steps = plan(reference.roots)
-                if has_convolution(reference, steps):
-                    program = convolution_program(reference, steps, Tiles(32, 32, 32, warps=4, stages=2))
+                if has_window(reference, steps):
+                    program = window_program(reference, steps, Tiles(32, 32, 32, warps=4, stages=2))
                 elif has_product(reference, steps):
                     program = product_program(reference, steps, Tiles(32, 32, 32, warps=4, stages=2))
                 else:
@@ -107,10 +107,10 @@ def main() -> None:
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
-            if own and has_convolution(reference, plan(reference.roots)):
+            if own and has_window(reference, plan(reference.roots)):
                 tiles = Tiles(block_m=32, block_n=16, block_k=16, warps=2, stages=2)
-                program = convolution_program(reference, plan(reference.roots), tiles)
-                errors[f"{task_id}, convolution"] = error_of(task, program, Path(folder))
+                program = window_program(reference, plan(reference.roots), tiles)
+                errors[f"{task_id}, window"] = error_of(task, program, Path(folder))
             placed = read(task.source, in_place=True)
             if own and any(one.kind == "input" and one.strides for one in walk(*placed.roots)):
                 program = triton_program(placed, plan(placed.roots), Choice(block=1024))

@@ -36,7 +36,7 @@ from cudal1_agent.data.prompts import Style, build_prompt
 from cudal1_agent.data.respelled import respelled
 from cudal1_agent.errors import ConfigError, CorpusError
 
-WINDOWS = "triton-convolution"
+WINDOWS = "triton-window"
 """Template whose kernels read tensors through windows."""
 EMPTY = 512
 """A stream counts as empty after this many tasks in a row without a pair."""

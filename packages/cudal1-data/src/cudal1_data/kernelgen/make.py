@@ -11,7 +11,6 @@ from functools import cache, partial
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
 from cudal1_data.kernelgen.codegen.attention import attention_choices, attention_program
-from cudal1_data.kernelgen.codegen.convolutions import convolution_program, has_convolution
 from cudal1_data.kernelgen.codegen.cuda.products import (
     CudaTiles,
     inline_product_program,
@@ -29,6 +28,7 @@ from cudal1_data.kernelgen.codegen.programs import (
     vector_of,
 )
 from cudal1_data.kernelgen.codegen.triton import MAX_TILE
+from cudal1_data.kernelgen.codegen.windows import has_window, window_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, plan, units
@@ -217,10 +217,10 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
             for tiles in _TILES:
                 write = partial(product_program, reference, steps, tiles)
                 yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
-        if has_convolution(reference, steps):
+        if has_window(reference, steps):
             for tiles in (one for one in _TILES if one.group == 1):
-                write = partial(convolution_program, reference, steps, tiles)
-                yield Option("triton", "triton-convolution", tuple(asdict(tiles).items()), write)
+                write = partial(window_program, reference, steps, tiles)
+                yield Option("triton", "triton-window", tuple(asdict(tiles).items()), write)
         for rows in attention_choices(reference, steps):
             write = partial(attention_program, reference, steps, rows)
             yield Option("triton", "triton-attention", tuple(asdict(rows).items()), write)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import load_task
-from cudal1_data.kernelgen.codegen.convolutions import convolution_program
 from cudal1_data.kernelgen.codegen.products import Tiles
+from cudal1_data.kernelgen.codegen.windows import window_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
@@ -30,7 +30,7 @@ def source_of(layer: str, sizes: str, *, forward: str = "self.conv(x)", dtype: s
 
 def program_of(source: str) -> str:
     reference = read(source)
-    return convolution_program(reference, plan(reference.roots), TILES)
+    return window_program(reference, plan(reference.roots), TILES)
 
 
 _SCALE = "self.scale = nn.Parameter(torch.randn(31))"
@@ -136,7 +136,7 @@ def test_what_follows_a_convolution_is_in_its_kernel() -> None:
 
 
 def test_convolutions_stay_in_pytorch_where_they_are_not_alone_or_not_padded_with_zeros() -> None:
-    assert templates(FORMS["standard"]) == {"triton-convolution"}
+    assert templates(FORMS["standard"]) == {"triton-window"}
     norm = source_of(
         "nn.Conv2d(4, 8, 3)", "2, 4, 9, 8", forward="self.norm(self.conv(x))", more="self.norm = nn.GroupNorm(2, 8)"
     )
@@ -156,7 +156,7 @@ def test_triton_builds_convolutions_for_sm_90(tmp_path: Path) -> None:
     for name in ("standard", "cube", "grouped", "depthwise", "transposed, grouped", "transposed, few of a group"):
         for tiles in (TILES, Tiles(block_m=128, block_n=64, block_k=32, warps=8, stages=2, precision="tf32x3")):
             reference = read(FORMS[name])
-            program = convolution_program(reference, plan(reference.roots), tiles)
+            program = window_program(reference, plan(reference.roots), tiles)
             paths.append(tmp_path / f"build_{len(paths)}.json")
             paths[-1].write_text(json.dumps({"reference": FORMS[name], "source": program}))
     assert built_for_sm_90(*paths) == {"kernels": len(paths), "said": {}}
@@ -168,7 +168,7 @@ def test_convolutions_of_every_setting_are_correct_in_the_interpreter(tmp_path: 
     draws = {f"draw {seed}": drawn(seed) for seed in range(30)}
     draws |= {f"pool {seed}": drawn_pool(seed) for seed in range(20)}
     errors = errors_of_forms(FORMS | draws, tmp_path)
-    assert {name for name in errors if name.endswith(", convolution")} >= {f"{name}, convolution" for name in FORMS}
+    assert {name for name in errors if name.endswith(", window")} >= {f"{name}, window" for name in FORMS}
     assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
 
 

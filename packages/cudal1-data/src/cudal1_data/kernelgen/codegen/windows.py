@@ -28,45 +28,47 @@ _SMALLEST_TILE = 16
 _PER_THREAD = 4
 """Elements of a thread in a kernel without `tl.dot`."""
 _MOST = 2
-"""Maximum number of convolutions in a program; more make it too long to learn."""
+"""Maximum number of layers in a program; more make it too long to learn."""
 
 
-def has_convolution(reference: Reference, steps: Sequence[Step]) -> bool:
+def has_window(reference: Reference, steps: Sequence[Step]) -> bool:
     """Return whether a reference is one or two pools or convolutions, with operators behind them.
 
     PyTorch's convolutions are fast: they stay where a program has other kernels, or several operators behind one.
     """
-    changed, found = pairs_of(reference, steps, _is_convolution)
+    changed, found = pairs_of(reference, steps, _is_layer)
     mine = [one for pair in found for one in pair]
     short = all(node.how or len(kernel.members) <= 1 for kernel, node in found)
     return 1 <= len(found) <= _MOST and short and all(any(step is one for one in mine) for step in changed)
 
 
-def convolution_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
-    """Return the program with a kernel for each convolution and its epilogue.
+def window_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
+    """Return the program with a kernel for each pool or convolution and its epilogue.
 
     Raises:
-        UnsuitableError: There is no convolution, or a tensor is too large.
+        UnsuitableError: There is no layer with a window, or a tensor is too large.
     """
-    return program_of(products(reference, steps, _is_convolution), _kernel, tiles)
+    return program_of(products(reference, steps, _is_layer), _kernel, tiles)
 
 
-def _is_convolution(node: Node) -> bool:
+def _is_layer(node: Node) -> bool:
     return node.window is not None and all(one.dtype in FLOATS for one in node.operands)
 
 
-def _kernel(convolution: Product, name: str, tiles: Tiles) -> TritonKernel:
-    convolution.check_places()
-    made = _Writer(convolution, tiles)
+def _kernel(layer: Product, name: str, tiles: Tiles) -> TritonKernel:
+    layer.check_places()
+    made = _Writer(layer, tiles)
+    if layer.node.how:
+        return made.pool(name)
     return made.product(name) if min(made.outs, made.terms) >= _SMALLEST_TILE else made.sums(name)
 
 
 class _Writer:
-    """Writer of a convolution's kernel."""
+    """Writer of the kernel of a pool or convolution."""
 
-    def __init__(self, convolution: Product, tiles: Tiles) -> None:
-        assert convolution.node.window is not None
-        self.convolution, self.tiles, window = convolution, tiles, convolution.node.window
+    def __init__(self, layer: Product, tiles: Tiles) -> None:
+        assert layer.node.window is not None
+        self.layer, self.tiles, window = layer, tiles, layer.node.window
         self.window = Window(
             edges=_plain(window.edges),
             stride=_plain(window.stride),
@@ -76,9 +78,9 @@ class _Writer:
             transposed=window.transposed,
         )
         """The window with plain numbers, which are shorter than names."""
-        self.known, self.constants = Names(_NAMES), Constants(convolution.kernel)
-        self.writer = ProductWriter(convolution.kernel, convolution.node, self.known, self.constants)
-        given, result = convolution.left.dims, convolution.node.dims
+        self.known, self.constants = Names(_NAMES), Constants(layer.kernel)
+        self.writer = ProductWriter(layer.kernel, layer.node, self.known, self.constants)
+        given, result = layer.left.dims, layer.node.dims
         self.ins, self.outs = given[1] // self.window.groups, result[1] // self.window.groups
         """Channels of a group, before and after."""
         self.elements = math.prod(window.edges)
@@ -110,7 +112,7 @@ class _Writer:
     def product(self, name: str) -> TritonKernel:
         """Return the kernel as a matrix product, a group of channels in each program."""
         tiles, groups, m = self.tiles, self.window.groups, f"{self.images} * {self.space}"
-        precise, widen = arithmetic(self.convolution, tiles)
+        precise, widen = arithmetic(self.layer, tiles)
         column, program = ("n", "tl.program_id(0)") if groups == 1 else ("column", f"tl.program_id(0) // {groups}")
         left = self._left(self._channel("terms[None, :]"))
         right = self._right("terms[:, None]", f"{column}[None, :]", "n[None, :]")
@@ -147,44 +149,58 @@ class _Writer:
         )
 
     def sums(self, name: str) -> TritonKernel:
-        """Return the kernel as a sum for each element of the result."""
-        block = _PER_THREAD * 32 * self.tiles.warps
-        plain = {one.dtype for one in self.convolution.node.operands[:2]} == {"float32"}
-        widen, how = "" if plain else ".to(tl.float32)", self.convolution.node.how
-        first = IDENTITY[how or "sum"]
-        place, group = f"offsets // {self.space}", f"out_channel // {self.n}" if self.outs > 1 else "out_channel"
+        """Return a convolution's kernel as a sum for each element of the result."""
+        group = f"out_channel // {self.n}" if self.outs > 1 else "out_channel"
         column = f"out_channel % {self.n}" if self.window.groups > 1 else "out_channel"
-        channel = self._channel("term", group)
-        split = [f"out_channel = {place} % {self.out}", f"image = {place} // {self.out}"]
         lines = [
-            *self.writer.begin(),
-            *([f"image = {place}"] if how else split),
+            f"out_channel = offsets // {self.space} % {self.out}",
+            f"image = offsets // {self.space} // {self.out}",
+            *self._over_window(self._channel("term", group), "0.0"),
+            f"    right = tl.load(right_ptr + {self._right('term', 'out_channel', column, group)}, "
+            f"mask=mask, other=0.0){self._widen}",
+            "    acc += left * right",
+            *self._bias("out_channel, mask=mask, other=0.0)"),
+        ]
+        comment = "A convolution with few channels in a group: each element of the result sums over its window."
+        return self._by_element(name, lines, comment)
+
+    def pool(self, name: str) -> TritonKernel:
+        """Return a pool's kernel; each map is an image of its own."""
+        average = self.layer.node.how == "sum"
+        lines = [
+            f"image = offsets // {self.space}",
+            *self._over_window("", IDENTITY[self.layer.node.how]),
+            *(["    acc += left", f"acc *= 1.0 / {self.k}"] if average else ["    acc = tl.maximum(acc, left)"]),
+        ]
+        kind = "mean" if average else "maximum"
+        return self._by_element(name, lines, f"A pool: each element of the result is the {kind} of its window.")
+
+    def _over_window(self, channel: str, first: str) -> list[str]:
+        """Return the lines of a loop over the window, until an element is loaded.
+
+        Args:
+            channel: Channel of a term.
+            first: First value of the accumulator, which elements outside of the maps have, too.
+        """
+        return [
             f"place = offsets % {self.space}",
             *self._starts(),
             f"acc = tl.full((BLOCK,), {first}, tl.float32)",
             f"for term in range({self.k}):",
             "    inside = mask",
             *(f"    {line}" for line in self._inside("term")),
-            f"    left = tl.load(left_ptr + {self._left('' if how else channel)}, mask=inside, other={first}){widen}",
+            f"    left = tl.load(left_ptr + {self._left(channel)}, mask=inside, other={first}){self._widen}",
         ]
-        if how:
-            lines.append("    acc = tl.maximum(acc, left)" if how == "max" else "    acc += left")
-            lines += [f"acc *= 1.0 / {self.k}"] if how == "sum" else []
-        else:
-            weight = self._right("term", "out_channel", column, group)
-            lines += [
-                f"    right = tl.load(right_ptr + {weight}, mask=mask, other=0.0){widen}",
-                "    acc += left * right",
-                *self._bias("out_channel, mask=mask, other=0.0)"),
-            ]
-        return self._whole(
-            name,
-            lines,
-            {"BLOCK": block},
-            programs=quotient_text(self.convolution.kernel.size, block),
-            comment=f"A {'pool' if how else 'convolution with few channels in a group'}: each element of the result "
-            f"{'is the largest of' if how == 'max' else 'sums over'} its window.",
-        )
+
+    def _by_element(self, name: str, lines: list[str], comment: str) -> TritonKernel:
+        block = _PER_THREAD * 32 * self.tiles.warps
+        lines = [*self.writer.begin(), *lines]
+        programs = quotient_text(self.layer.kernel.size, block)
+        return self._whole(name, lines, {"BLOCK": block}, programs=programs, comment=comment)
+
+    @property
+    def _widen(self) -> str:
+        return "" if {one.dtype for one in self.layer.node.operands[:2]} == {"float32"} else ".to(tl.float32)"
 
     def _whole(
         self, name: str, lines: list[str], blocks: dict[str, int], *, programs: str, comment: str
@@ -192,7 +208,7 @@ class _Writer:
         lines = [*lines, *self.writer.body()]
         return whole_kernel(
             name,
-            [*pointers(self.convolution, self.known), *self.known.outputs(len(self.convolution.kernel.outputs))],
+            [*pointers(self.layer, self.known), *self.known.outputs(len(self.layer.kernel.outputs))],
             lines,
             self.constants.within("\n".join(lines)) | {one: str(size) for one, size in blocks.items()},
             programs=programs,
@@ -267,7 +283,7 @@ class _Writer:
         return f"{place} * {self._elements} + {element}" if self.elements != 1 else place
 
     def _bias(self, rest: str) -> list[str]:
-        return [f"acc += tl.load(bias_ptr + {rest}"] if self.convolution.bias is not None else []
+        return [f"acc += tl.load(bias_ptr + {rest}"] if self.layer.bias is not None else []
 
     @property
     def _elements(self) -> str:
