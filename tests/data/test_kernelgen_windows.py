@@ -145,6 +145,8 @@ def test_convolutions_stay_in_pytorch_where_they_are_not_alone_or_not_padded_wit
     three = source_of("nn.Conv2d(4, 4, 3)", "2, 4, 9, 8", forward="self.conv(self.conv(self.conv(x)))")
     assert templates(three) == set()
     assert templates(source_of('nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect")', "2, 4, 9, 8")) == set()
+    for settings in ("3, 2, 1, False, False", "3, 2, 1, False, True, 5", "3, 2, 1, count_include_pad=False"):
+        assert templates(source_of(f"nn.AvgPool2d({settings})", "2, 4, 9, 8")) == set(), settings
     with pytest.raises(UnsuitableError, match="has more than the 2147418112 elements"):
         program_of(source_of("nn.Conv2d(1, 1024, 1)", "64, 1, 256, 256"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cudal1_data.generator import grid
@@ -88,41 +89,41 @@ class Window:
 
 def drawn_pool(draw: Draw, rank: int, *, average: bool) -> Window:
     """Draw the window of a pool; averages have no dilation."""
-    alike = draw.chance(0.7)
-
-    def by_axis(items: tuple[int, ...]) -> tuple[int, ...]:
-        return (draw.one(items),) * rank if alike else tuple(draw.one(items) for _ in range(rank))
-
+    by_axis = _axes(draw, rank, alike=draw.chance(0.7))
     edges = by_axis(_POOL_EDGES[rank])
     stride = draw.one((edges, by_axis((1,)), by_axis((2, 2, 3))))
     wide = (1,) * rank if average or draw.chance(0.6) else by_axis((2, 3))
-    dilation = tuple(
-        step if step * (edge - 1) < _MAX_REACH[rank] else 1 for step, edge in zip(wide, edges, strict=True)
-    )
     padding = tuple(edge // 2 for edge in edges) if draw.chance(0.5) else (0,) * rank
-    return Window(False, "CHANNELS", edges, stride, padding, (0,) * rank, dilation)
+    return Window(False, "CHANNELS", edges, stride, padding, (0,) * rank, _within_maps(wide, edges))
 
 
 def drawn_window(draw: Draw, rank: int) -> Window:
     """Draw a window: plain, with groups, or of one element; in half of the cases its axes are all alike."""
     transposed = draw.chance(0.4)
     kind = draw.one(("plain", "plain", "plain", "depthwise", "grouped", "plain" if transposed else "pointwise"))
-    alike = draw.chance(0.5)
-
-    def by_axis(items: tuple[int, ...]) -> tuple[int, ...]:
-        return (draw.one(items),) * rank if alike else tuple(draw.one(items) for _ in range(rank))
-
+    by_axis = _axes(draw, rank, alike=draw.chance(0.5))
     edges = by_axis((1,) if kind == "pointwise" else _EDGES[rank])
     stride = by_axis((2, 2, 3)) if draw.chance(0.35) and kind != "pointwise" else (1,) * rank
     wide = by_axis((1, 2, 2, 3)) if draw.chance(0.3) else (1,) * rank
-    dilation = tuple(
-        step if edge > 1 and step * (edge - 1) < _MAX_REACH[rank] else 1 for step, edge in zip(wide, edges, strict=True)
-    )
+    dilation = _within_maps(wide, edges)
     padded, grown = draw.chance(0.5), draw.chance(0.5)
     padding = tuple(step * (edge // 2) if padded else 0 for step, edge in zip(dilation, edges, strict=True))
     more = tuple(step - 1 if transposed and grown else 0 for step in stride)
     groups = {"depthwise": "CHANNELS", "grouped": str(_FEW)}.get(kind, "1")
     return Window(transposed, groups, edges, stride, padding, more, dilation)
+
+
+def _axes(draw: Draw, rank: int, *, alike: bool) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    """Return a function that draws one of some numbers for each axis, or one for all."""
+    return lambda items: (draw.one(items),) * rank if alike else tuple(draw.one(items) for _ in range(rank))
+
+
+def _within_maps(dilation: tuple[int, ...], edges: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dilation along each axis, 1 where the window would be longer than the maps or has one element."""
+    most = _MAX_REACH[len(edges)]
+    return tuple(
+        step if edge > 1 and step * (edge - 1) < most else 1 for step, edge in zip(dilation, edges, strict=True)
+    )
 
 
 def through(program: Program, draw: Draw, value: Value, window: Window, out: str, *, bias: bool) -> Value:

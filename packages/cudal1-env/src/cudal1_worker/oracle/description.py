@@ -95,18 +95,20 @@ def describe(oracle: Oracle, message: wire.Message, fds: list[int]) -> wire.Mess
         "entries": oracle.entries,
         "size_bytes": size,
         "work_bytes": work,
-        "outputs": [
-            {
-                "shape": list(out.shape),
-                "dtype": str(out.dtype).removeprefix("torch."),
-                "aliases": aliases(out, values),
-                "strides": list(out.stride()),
-            }
-            for out in first
-        ],
+        "outputs": [_form(out, values) for out in first],
         "constant_inputs": constant,
         "seeded": seeded,
         "changed": changed,
+    }
+
+
+def _form(out: torch.Tensor, values: list[Any]) -> dict[str, Any]:
+    """Return the form of an output, and whether it aliases an input."""
+    return {
+        "shape": list(out.shape),
+        "dtype": str(out.dtype).removeprefix("torch."),
+        "aliases": aliases(out, values),
+        "strides": list(out.stride()),
     }
 
 

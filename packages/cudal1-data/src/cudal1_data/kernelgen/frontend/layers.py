@@ -175,6 +175,7 @@ def parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
 def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
     average = module.kind.startswith("Avg")
     names = ("kernel_size", "stride", "padding", *(() if average else ("dilation", "return_indices")), "ceil_mode")
+    names += ("count_include_pad", "divisor_override") if average else ()
     given = {**dict(zip(names, module.args, strict=False)), **module.kwargs}
     if given.get("return_indices") or given.get("ceil_mode") or not module.kind.startswith(("Avg", "Max")):
         raise UnsuitableError(
