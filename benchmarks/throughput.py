@@ -38,6 +38,7 @@ from typing import Any
 
 from cudal1_data import Task, load_suite
 from cudal1_data.corpus.build import render
+from cudal1_env import Evaluation, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 from parts import machine_line
@@ -133,11 +134,16 @@ def jobs_of(name: str, table: Path, device: Device, count: int) -> list[Job]:
 
 
 def judged(judge: Judge, jobs: Sequence[Job], began: float | None) -> Counts:
-    """Judge programs with cudal1; count from `began` on, when the judge was started, or from now on."""
+    """Judge programs with cudal1; count from `began` on, when the judge was started, or from now on.
+
+    A task that the judge refuses costs its seconds and gives no verdict.
+    """
     pairs = [(job.task, job.program) for job in jobs]
     began = time.perf_counter() if began is None else began
-    found = judge.evaluate_many(pairs, precision="training")
+    outcomes: dict[int, Evaluation | TaskError] = {}
+    judge.evaluate_each(pairs, outcomes.__setitem__, precision="training")
     seconds = time.perf_counter() - began
+    found = [one for _, one in sorted(outcomes.items()) if isinstance(one, Evaluation)]
     ratios = [one.speedup for one in found if one.status is Status.CORRECT and one.speedup is not None]
     return Counts(
         seconds,
@@ -218,7 +224,7 @@ def block(side: str, jobs: Sequence[Job], given: argparse.Namespace, scratch: Pa
                 else:
                     counts = kernelbench(given.kernelbench, scratch / "builds", jobs)
                 share = busy()
-            yield {"side": side, "phase": phase, "programs": len(jobs), "busy_share": share, **vars(counts)}
+            yield {"side": side, "phase": phase, "programs": len(counts.statuses), "busy_share": share, **vars(counts)}
             began = None
 
 
