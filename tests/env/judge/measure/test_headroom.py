@@ -14,7 +14,7 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import Seen, Verdict, failed
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.records import Evaluation, Status
+from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_worker import gpus
 from cudal1_worker import protocol as wire
 from doubles.judges import QUICK
@@ -185,6 +185,23 @@ def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
     judge.retire()
     assert all(one.correct for one in judge.evaluate_many([(task, ANSWER) for task in TASKS]))
     assert sorted(refused) == ["file/a", "file/b"]
+
+
+@pytest.mark.parametrize("precision", ["training", "correct"])
+def test_an_oracle_gets_the_memory_of_idle_tasks(
+    monkeypatch: pytest.MonkeyPatch, judge: Judge, precision: Precision
+) -> None:
+    new = judge._pools.new
+
+    def full(case: Any) -> Pool:
+        if judge._pools:
+            raise TooLargeError(f"{case.task.id}: the reference failed in describe")
+        return new(case)
+
+    monkeypatch.setattr(judge._pools, "new", full)
+    found = [judge.evaluate(task, ANSWER, precision=precision) for task in TASKS]
+    found += judge.evaluate_many([(task, ANSWER) for task in TASKS], precision=precision)
+    assert [one.status for one in found] == [Status.CORRECT] * 4, [one.message for one in found]
 
 
 @pytest.mark.slow

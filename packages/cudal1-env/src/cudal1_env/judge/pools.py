@@ -47,13 +47,23 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
     def take(self, case: Case, busy: Container[tuple[str, str]] = ()) -> Pool:
         """Return the pool for one more candidate; open one if the task has none, but retire no busy one for it.
 
+        If its oracle lacks memory, the other pools are retired, and it starts once more.
+
         Raises:
             TaskError: The task's reference is unusable.
         """
         pool = self.kept(case)
         if pool is None:
             self.make_room(busy)
-            self[case.key] = pool = self.new(case)
+            try:
+                pool = self.new(case)
+            except TooLargeError:
+                idle = [key for key in self if key not in busy]
+                if not idle:
+                    raise
+                self.retire(*idle)
+                pool = self.new(case)
+            self[case.key] = pool
         self.move_to_end(case.key)
         pool.candidates += 1
         self.allot(pool)
