@@ -97,8 +97,9 @@ class PolicySettings(Frozen):
 class PromptSettings(Frozen):
     """Settings of the prompts."""
 
-    style: Literal["auto", "compact", "full"] = "auto"
-    """`auto`: `compact` for the embedded model, `full` for any other."""
+    style: Literal["auto", "canonical", "compact", "full"] = "auto"
+    """`auto`: `compact` for the embedded model, `full` for any other. `canonical`: compact, with each reference in a form
+    that does not depend on its author's names and settings (`data/canonical.py`); for models that learn from a stream."""
     exemplars: int = Field(default=2, ge=0)
     """Maximum number of previous implementations in a prompt, in stage 3 and in evaluations that show them."""
     max_tokens: int = Field(default=640, ge=32)

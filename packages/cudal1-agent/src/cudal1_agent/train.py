@@ -367,7 +367,8 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
     selection = session.selection
     programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else []
     if session.settings.sft.stream is not None:
-        stream = stream_of(session.settings, session.tasks, session.device, "compact", session.settings.sft.stream)
+        style = "canonical" if session.settings.prompt.style == "canonical" else "compact"
+        stream = stream_of(session.settings, session.tasks, session.device, style, session.settings.sft.stream)
         programs = [program for number in range(TOKENIZER_TASKS) for program in stream.programs(number)]
     make_embedded(
         session.folder.path / "model",

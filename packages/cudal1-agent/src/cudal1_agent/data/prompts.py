@@ -15,9 +15,10 @@ from typing import Literal
 
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.data.canonical import canonical
 from cudal1_agent.data.plain import plain
 
-Style = Literal["compact", "full"]
+Style = Literal["canonical", "compact", "full"]
 
 ANALYSIS = "Performance Analysis"
 """Heading of an answer's first section, as in the paper."""
@@ -86,7 +87,7 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
     r"""Return the prompt for a task.
 
     Args:
-        reference: The reference program; the `compact` style shows it as `plain` writes it.
+        reference: The reference program; `compact` shows it as `plain` writes it, `canonical` as `canonical` does.
         exemplars: Previous implementations, in the order of the prompt.
         style: Style of the prompt.
         device: Device that the programs run on; the `full` style names it.
@@ -95,14 +96,14 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
     >>> "code1 (1.50)" in prompt
     True
     """
-    code = _compact_code if style == "compact" else _fenced
+    code = _fenced if style == "full" else _compact_code
     shown = "".join(
         f"code{number} ({exemplar.speedup:.2f})\n{code(exemplar.source)}"
         for number, exemplar in enumerate(exemplars, start=1)
     )
-    if style == "compact":
+    if style != "full":
         previous = f"## Previous\n{shown or 'none' + chr(10)}"
-        shortened = code(plain(reference))
+        shortened = code(canonical(reference) if style == "canonical" else plain(reference))
         return f"{COMPACT_TASK}\n## Reference\n{shortened}{previous}{COMPACT_PROTOCOL}{COMPACT_RULES}# Answer\n"
     previous = f"## Previous implementations with scores\n{shown or 'There are none yet.' + chr(10)}"
     task = FULL_TASK.format(device="a CPU" if device == "cpu" else "an NVIDIA GPU")

@@ -24,15 +24,6 @@ def is_operation(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("torch.", "F.", "self."))
 
 
-def is_number(node: ast.expr) -> bool:
-    """Return whether an expression is a number, possibly negative."""
-    match node:
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float())) | ast.Constant(int() | float()):
-            return True
-        case _:
-            return False
-
-
 class _Operands(ast.NodeTransformer):
     """Assigns the operations among the operands of an expression to names, in lines that it adds to `body`."""
 

@@ -30,6 +30,7 @@ from cudal1_env.exemplars import Exemplar
 from cudal1_env.known import BACKENDS
 from pydantic import BaseModel, ConfigDict, Field
 
+from cudal1_agent.data.canonical import canonical
 from cudal1_agent.data.decontamination import Decontamination
 from cudal1_agent.data.examples import Pair, Program, example, slower
 from cudal1_agent.data.prompts import Style, build_prompt
@@ -109,6 +110,9 @@ class Stream:
         rng = np.random.default_rng([self.seed, 9, number])
         if rendered and rng.random() < self.respelled:
             task = task.model_copy(update={"source": respelled(task.source, rng)})
+            rendered = self._learnable(task)
+        if rendered and self.style == "canonical":
+            task = task.model_copy(update={"source": canonical(task.source)})
             rendered = self._learnable(task)
         pairs = list(islice(rendered, self.per_task))
         # A window in a kernel, or PyTorch's with a kernel behind it: two kinds of answer to one kind of task.

@@ -158,10 +158,10 @@ class _Reader:
     ) -> dict[str, Value]:
         """Return the value of each parameter of a method, or of a function outside of classes."""
         given = method.args
-        if given.vararg or given.kwarg or method.decorator_list:
-            raise UnsuitableError(f"{method.name} has a decorator, or parameters like *args; templates read plain ones")
+        if given.kwarg or method.decorator_list:
+            raise UnsuitableError(f"{method.name} has a decorator, or parameters by any name; templates read plain ones")
         names = [one.arg for one in (*given.posonlyargs, *given.args)][of_class:]
-        if len(args) > len(names):
+        if len(args) > len(names) and not given.vararg:
             raise UnsuitableError(f"{method.name} gets {len(args)} arguments and has {len(names)}")
         bound = dict(zip(names, args, strict=False))
         if twice := bound.keys() & named.keys():
@@ -173,6 +173,8 @@ class _Reader:
         for name in (*names, *alone):
             if name not in bound:
                 bound[name] = named[name] if name in named else self.value(defaults[name], {})
+        if given.vararg:
+            bound[given.vararg.arg] = tuple(args[len(names) :])
         if unknown := named.keys() - bound.keys():
             raise UnsuitableError(f"{method.name} has no arguments {sorted(unknown)}")
         return bound
