@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cudal1_agent.data.canonical import canonical
+from cudal1_agent.data.canonical import canonical, is_copied
 from cudal1_agent.data.plain import plain
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.data.respelled import respelled
@@ -196,3 +196,10 @@ def test_a_stream_shows_and_teaches_canonical_references() -> None:
 def test_a_prompt_has_the_canonical_reference() -> None:
     assert EXPECTED.strip() in build_prompt(WRITTEN, [], style="canonical")
     assert plain(WRITTEN) in build_prompt(WRITTEN, [], style="compact")
+
+
+def test_copies_are_found_in_both_forms() -> None:
+    for source in (WRITTEN, EXPECTED):
+        program = source.replace("class Model(", "class ModelNew(").replace("super(Model, self)", "super()")
+        assert is_copied(program, WRITTEN)
+        assert not is_copied(program.replace("sum(", "mean("), WRITTEN)

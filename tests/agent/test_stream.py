@@ -130,13 +130,13 @@ def test_test_data_and_held_out_programs_are_never_streamed() -> None:
     assert held.id not in without
 
 
-def test_respelled_tasks_have_their_own_names_in_reference_and_program() -> None:
+def test_respelled_tasks_have_their_own_style_in_reference_and_program() -> None:
     usual, other = made(per_task=2, device="cuda"), made(per_task=2, device="cuda", respelled=1.0)
     pairs = [[stream.pairs(number) for number in range(30)] for stream in (usual, other)]
     assert [len(one) for one in pairs[0]] == [len(one) for one in pairs[1]]
     first, second = ([choices[0] for task in one for choices in task] for one in pairs)
-    assert not any("batch_size" in one.prompt for one in first)
-    assert any("batch_size" in one.prompt and "batch_size" in one.answer for one in second)
+    assert not any("nn.Sigmoid()" in one.prompt for one in first)
+    assert any("nn.Sigmoid()" in one.prompt and "nn.Sigmoid()" in one.answer for one in second)
 
 
 def test_a_respelled_reference_that_is_test_data_is_never_streamed() -> None:

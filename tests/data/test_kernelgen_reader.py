@@ -245,7 +245,7 @@ ONES = "self.gain = nn.Parameter(torch.ones(8))"
         ),
         ({"init": f"{ONES}\nself.kind = Model"}, "defines Model outside"),
         ({"init": ONES, "head": "F = 8"}, "has the name F,"),
-        ({"init": ONES, "parameters": "self, *sizes"}, "parameters like"),
+        ({"init": ONES, "parameters": "self, **sizes"}, "parameters like"),
         ({"init": ONES, "given": "8"}, "__init__ gets [0-9]+ arguments and has"),
         ({"init": ONES, "parameters": "self, size"}, "'size'"),
     ],
@@ -253,6 +253,11 @@ ONES = "self.gain = nn.Parameter(torch.ones(8))"
 def test_a_constructor_that_does_not_stand_on_its_own(changes: dict[str, str], said: str) -> None:
     with pytest.raises(UnsuitableError, match=said):
         read(source_of("torch.tanh(x * self.gain)", **changes))
+
+
+def test_a_constructor_may_take_any_arguments(tmp_path: Path) -> None:
+    changes = {"init": ONES, "parameters": "self, *given", "given": "8, 2"}
+    assert is_right(source_of("torch.tanh(x * self.gain)", **changes), tmp_path)
 
 
 def test_values_that_a_constructor_fills_in_are_no_obstacle(tmp_path: Path) -> None:

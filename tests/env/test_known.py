@@ -75,3 +75,23 @@ def test_a_failure_is_not_measured_again(status: str) -> None:
         seeded(one, archive, Seeding(programs=1, buckets=1))
         assert len(archive.variants(one.id)) == 1
         assert seeded(one, archive, Seeding(programs=1, buckets=1)).jobs == []
+
+
+def test_programs_of_templates_have_the_names_that_a_reference_is_written_with() -> None:
+    one = next(iter(load_suite("generated:elementwise?n=4&seed=0", device="cpu")))
+    judge = RuleEvaluator()
+    with Archive() as archive:
+        seed_archive(
+            [one],
+            archive,
+            lambda jobs: evaluate_answers(judge, jobs, archive=archive),
+            device="cpu",
+            have=NOTHING,
+            seeding=Seeding(programs=2),
+            written=lambda text: text.replace("ROWS", "LINES"),
+        )
+    assert judge.jobs
+    for judged, source in judge.jobs:
+        assert judged == one.id
+        assert "LINES" in source
+        assert "ROWS" not in source

@@ -98,8 +98,8 @@ class PromptSettings(Frozen):
     """Settings of the prompts."""
 
     style: Literal["auto", "canonical", "compact", "full"] = "auto"
-    """`auto`: `compact` for the embedded model, `full` for any other. `canonical`: compact, with each reference in a form
-    that does not depend on its author's names and settings (`data/canonical.py`); for models that learn from a stream."""
+    """`auto`: `compact` for the embedded model, `full` for any other. `canonical`: compact, with references in a form
+    that does not depend on their authors' names and settings (`data/canonical.py`); for models that learn a stream."""
     exemplars: int = Field(default=2, ge=0)
     """Maximum number of previous implementations in a prompt, in stage 3 and in evaluations that show them."""
     max_tokens: int = Field(default=640, ge=32)

@@ -65,6 +65,7 @@ def seed_archive(
     device: Device,
     have: Set[str],
     seeding: Seeding,
+    written: Callable[[str], str] = str,
 ) -> None:
     """Measure known programs until the archive has enough of each task, or no more are known.
 
@@ -77,9 +78,11 @@ def seed_archive(
         device: Where programs run.
         have: What the machine has, see `known_programs`.
         seeding: How many are enough.
+        written: Writes a reference as templates should read it, so that their programs have the names of a prompt.
     """
     seeded = tasks if seeding.programs else ()
-    left = {task.id: known_programs(task, device, have, most=seeding.most) for task in seeded}
+    read = [task.model_copy(update={"source": written(task.source)}) for task in seeded]
+    left = {task.id: known_programs(task, device, have, most=seeding.most) for task in read}
     while True:
         jobs: list[tuple[Task, str]] = []
         for task in seeded:

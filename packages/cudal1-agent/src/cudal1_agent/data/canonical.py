@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, cast
 
 import torch
+from cudal1_data.copies import is_copy
 
 from cudal1_agent.data.plain import plain
 
@@ -58,6 +59,11 @@ def canonical(reference: str) -> str:
     except (_UnusualError, SyntaxError, ValueError):
         return shown
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def is_copied(source: str, reference: str) -> bool:
+    """Return whether a program is its reference, as its author wrote it or in canonical form."""
+    return any(is_copy(source, one) for one in (reference, canonical(reference)))
 
 
 class _Reference:

@@ -8,13 +8,13 @@ from zlib import crc32
 
 import numpy as np
 from cudal1_data import Task
-from cudal1_data.copies import is_copy
 from cudal1_data.hashes import skeleton_hash
 from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
 from cudal1_env.records import Precision
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
+from cudal1_agent.data.canonical import is_copied
 from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.evaluation.success import success
 from cudal1_agent.policies import Policy
@@ -131,7 +131,7 @@ def _assessed(task: Task, answers: Sequence[str], found: Mapping[Key, Evaluation
         evaluations,
         parse_answer(answers[0]).complete,
         task.category or f"level {task.level}",
-        frozenset(one.source_sha256 for one in evaluations if is_copy(one.source, task.source)),
+        frozenset(one.source_sha256 for one in evaluations if is_copied(one.source, task.source)),
     )
 
 

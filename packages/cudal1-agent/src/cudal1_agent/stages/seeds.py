@@ -7,6 +7,7 @@ from cudal1_env.exemplars import bucket_of, distinct, scored
 from cudal1_env.hardware import available_needs
 from cudal1_env.known import Seeding, seed_archive
 
+from cudal1_agent.data.canonical import canonical
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
 
@@ -33,6 +34,7 @@ def seed(session: Session, _: Checkpoint | None) -> None:
             device=session.device,
             have=available_needs(),
             seeding=seeding,
+            written=canonical if session.settings.prompt.style == "canonical" else str,
         )
     programs: list[int] = []
     buckets: list[int] = []

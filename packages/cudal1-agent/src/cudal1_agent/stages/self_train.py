@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cudal1_data.copies import is_copy
 from cudal1_env import extract_source
 from pydantic import TypeAdapter
 
+from cudal1_agent.data.canonical import is_copied
 from cudal1_agent.data.examples import Pair
 from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.run.checkpoints import Checkpoint
@@ -97,7 +97,7 @@ def chosen(correct: Sequence[Pair], most: int, references: Mapping[str, str]) ->
     for pair in correct:
         source = extract_source(pair.answer) or ""
         key = (pair.task, normalized(source))
-        if is_copy(source, references[pair.task]):
+        if is_copied(source, references[pair.task]):
             continue
         if parse_answer(pair.answer).complete and key not in seen and counts[pair.task] < most:
             seen.add(key)
