@@ -109,6 +109,8 @@ static float join_max(float x) { return x; }
 static float join_min(float x) { return x; }
 static float join_scan(float x, float& carry) { carry += x; return carry; }
 static float join_parts(float x, float& carry) { float before = carry; carry += x; return before; }
+static float join_scan_product(float x, float& carry) { carry *= x; return carry; }
+static float join_parts_product(float x, float& carry) { float before = carry; carry *= x; return before; }
 """
 """Emulates a GPU with one thread per row, with trivial versions of the helpers that join threads."""
 

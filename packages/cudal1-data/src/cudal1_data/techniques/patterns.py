@@ -347,7 +347,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "reduction",
         "tl.sum, tl.max",
         "Triton reduces tiles by warp shuffles",
-        _triton(r"\btl\.(?:sum|max|min|argmax|argmin|reduce|cumsum)\("),
+        _triton(r"\btl\.(?:sum|max|min|argmax|argmin|reduce|cumsum|cumprod)\("),
     ),
     Pattern(
         "registers",

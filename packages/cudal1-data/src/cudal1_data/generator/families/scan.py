@@ -60,6 +60,19 @@ def summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False
     return combine(name, text, _DIMS, sample, h, detail=axis)
 
 
+def summed_before(program: Program, draw: Draw, h: Value, sample: Grid | None) -> Value:
+    """Write sums of all earlier values of a row as prefix sums behind a zero, over the root of their number."""
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("sums are not informative")
+    first, others = draw.one(
+        ((f"{h.text}[:, :1]", f"{h.text}[:, :-1]"), (f"{h.text}[..., :1]", f"{h.text}.narrow(-1, 0, COLS - 1)"))
+    )
+    program.line(f"sums = torch.cumsum({others} / COLS**0.5, dim=-1)")
+    text = f"torch.cat((torch.zeros_like({first}), sums), dim=-1)"
+    node = Node("sub", (Node("cumsum", (h.node,), "rows", heavy=True), h.node))
+    return Value(text, node, _DIMS, sample, h.curved, nested=2)
+
+
 def _walk(program: Program, draw: Draw) -> Value:
     """Write sums from the start, from the end, or of all earlier values."""
     h = _signed(program, draw)

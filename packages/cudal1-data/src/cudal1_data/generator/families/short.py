@@ -23,7 +23,7 @@ from cudal1_data.generator.families.layers import (
 from cudal1_data.generator.families.loss import ELEMENTS, element
 from cudal1_data.generator.families.pooling import Window as Pool
 from cudal1_data.generator.families.pooling import over_windows
-from cudal1_data.generator.families.scan import multiplied, summed
+from cudal1_data.generator.families.scan import multiplied, summed, summed_before
 from cudal1_data.generator.families.steps import (
     Step,
     averaged_maps,
@@ -36,6 +36,7 @@ from cudal1_data.generator.families.steps import (
     softmax_over_features,
     step,
 )
+from cudal1_data.generator.grid import Samples
 from cudal1_data.generator.maps import dims_of, set_sizes
 from cudal1_data.generator.products import batched_sides_of, matmul, sides_of
 from cudal1_data.generator.program import Program
@@ -206,8 +207,15 @@ def _prefix_sums(program: Program, draw: Draw, x: Value) -> Value:
     axis: Axis = draw.one(("rows", "rows", "columns"))
     over = grid.rows if axis == "rows" else grid.columns
     program.cost_ns += 2.5 if axis == "rows" else 5.0
+    if axis == "rows" and draw.chance(0.5):
+        sums = grid.rows(lambda line: [value / math.sqrt(grid.SIDE) for value in _before(line)], x.grid)
+        return summed_before(program, draw, x, sums)
     sample = over(lambda line: [value / math.sqrt(grid.SIDE) for value in itertools.accumulate(line)], x.grid)
     return summed(x, axis, sample, backwards=draw.chance(0.4))
+
+
+def _before(line: Samples) -> Samples:
+    return list(itertools.accumulate(line, initial=0.0))[:-1]
 
 
 def _loss(program: Program, draw: Draw) -> None:

@@ -64,7 +64,7 @@ def stem(node: Node) -> str:
         case "reduce":
             return f"row_{node.how}"
         case "scan":
-            return "running_sum"
+            return f"running_{node.how}"
         case "pointwise":
             return _of_pointwise(node)
 

@@ -441,7 +441,7 @@ class Writer:
         if node.kind == "pointwise":
             text = in_python(device_text(node.expression, "torch", tuple(operands)), self.reference.sizes)
         elif node.kind == "scan":
-            text = f"torch.cumsum({operands[0]}, dim=-1)"
+            text = f"torch.{'cumsum' if node.how == 'sum' else 'cumprod'}({operands[0]}, dim=-1)"
         else:
             call = {"sum": "sum", "max": "amax", "min": "amin"}[node.how]
             text = f"torch.{call}({operands[0]}, dim={axes}, keepdim={node.keepdim})"

@@ -17,7 +17,8 @@ MAX_TILE = 16384
 _WIDE_TILE = 2048
 """Elements from which on a tile of rows and columns has 64 columns, else 32."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
-IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
+_SCAN = {"sum": "tl.cumsum", "product": "tl.cumprod"}
+IDENTITY = {"sum": "0.0", "product": "1.0", "max": '-float("inf")', "min": 'float("inf")'}
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def triton_kernel(
     if parted:
         constants |= {"BLOCK_ROWS": str(rows), "BLOCK": str(block)}
         comment = "Rows are gone over in parts: once for each reduction that needs the one before, once to store."
-        comment += " A scan carries its sum from part to part." if kernel.scans else ""
+        comment += " A scan carries its last result from part to part." if kernel.scans else ""
     elif kernel.trailing:
         constants |= {"BLOCK_ROWS": str(rows), "BLOCK": power_text(kernel.cols)}
         comment = "Whole rows lie in a tile: each element is read once, and reductions never leave the chip."
@@ -328,17 +329,25 @@ class TileWriter:
             return device_text(node.expression, "triton", args)
         value = self.value(node.operands[0], False)
         if node.kind == "scan" and self.carries is not None:
-            part, carry, name = (self.known.fresh(one) for one in ("scanned_part", "carry", stem(node)))
-            self.carries.append(f"{carry} = tl.zeros((BLOCK_ROWS, 1), tl.float32)")
-            self.lines += [
-                f"{part} = tl.where(mask, {value}, 0.0)",
-                f"{name} = {carry} + tl.cumsum({part}, 1)",
-                f"{carry} += tl.sum({part}, 1)[:, None]",
-            ]
-            return name
+            return self._scanned_part(node, value)
         if node.kind == "scan":
-            return f"tl.cumsum(tl.where(mask, {value}, 0.0), 1)"
+            return f"{_SCAN[node.how]}(tl.where(mask, {value}, {IDENTITY[node.how]}), 1)"
         return f"tl.{node.how}(tl.where(mask, {value}, {IDENTITY[node.how]}), 1)[:, None]"
+
+    def _scanned_part(self, node: Node, value: str) -> str:
+        """Return the name of a scan of a part of the rows, after writing its lines."""
+        part, carry, name = (self.known.fresh(one) for one in ("scanned_part", "carry", stem(node)))
+        first = IDENTITY[node.how]
+        assert self.carries is not None
+        self.lines.append(f"{part} = tl.where(mask, {value}, {first})")
+        if node.how == "sum":
+            self.carries.append(f"{carry} = tl.zeros((BLOCK_ROWS, 1), tl.float32)")
+            self.lines += [f"{name} = {carry} + tl.cumsum({part}, 1)", f"{carry} += tl.sum({part}, 1)[:, None]"]
+        else:
+            last = f"tl.where(col == start + BLOCK - 1, {name}, 0.0)"
+            self.carries.append(f"{carry} = tl.full((BLOCK_ROWS, 1), {first}, tl.float32)")
+            self.lines += [f"{name} = {carry} * tl.cumprod({part}, 1)", f"{carry} = tl.sum({last}, 1)[:, None]"]
+        return name
 
     def _looked_up(self, node: Node, aligned: bool) -> str:
         """Return the text that reads a table, after writing the line that reads the place."""

@@ -273,6 +273,7 @@ _ROWS: dict[str, str] = {
     "log_softmax": "dim",
     "logsumexp": "dim",
     "cumsum": "dim",
+    "cumprod": "dim",
     "cosine_similarity": "dim",
     "vector_norm": "dim",
     "norm": "dim",
@@ -331,7 +332,7 @@ class Reduction:
 
 
 _PLACES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("softmax", "softmin", "log_softmax", "cumsum"), ("dim",)),
+    **dict.fromkeys(("softmax", "softmin", "log_softmax", "cumsum", "cumprod"), ("dim",)),
     **dict.fromkeys(("var", "std"), ("dim", "unbiased", "keepdim")),
     "cosine_similarity": ("dim", "eps"),
     "vector_norm": (),
@@ -407,10 +408,11 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
             return spread if name == "var" else pointwise("sqrt(a)", spread)
         case "vector_norm":
             return pointwise("sqrt(a)", over("sum", pointwise("a * a", x), axes, keepdim=keepdim))
-        case "cumsum":
+        case "cumsum" | "cumprod":
             (axis,), last = axes, len(x.dims) - 1
             if axis == last:
-                return Node("scan", x.dims, operands=(x,), how="sum", trailing=1, dtype=x.dtype)
+                how = "sum" if name == "cumsum" else "product"
+                return Node("scan", x.dims, operands=(x,), how=how, trailing=1, dtype=x.dtype)
             scan = lowered(name, moved(x, (*range(axis), *range(axis + 1, last + 1), axis)), (last,))
             assert isinstance(scan, Node)
             return moved(scan, (*range(axis), last, *range(axis, last)))

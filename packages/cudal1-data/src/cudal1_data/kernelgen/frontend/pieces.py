@@ -84,6 +84,18 @@ def sliced(value: Node, index: tuple[Value, ...]) -> Node | None:
     return _taken(value, _Piece(place - len(value.dims), given, step, length))
 
 
+def narrowed(value: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
+    """Return the piece `value.narrow(dim, start, length)`; None if kernels do not read it in place."""
+    given: dict[str, Value] = {**dict(zip(("dim", "start", "length"), args, strict=False)), **named}
+    start, length = given.get("start"), given.get("length")
+    if not isinstance(start, int) or not isinstance(length, int) or start < 0:
+        return None
+    place = shapes.axis(value, given.get("dim"))
+    index: list[Value] = [slice(None)] * len(value.dims)
+    index[place] = slice(start or None, start + length if start else length)
+    return sliced(value, tuple(index))
+
+
 def chunks(name: str, value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in_place: bool) -> Value:
     """Return the equal parts of `value.chunk(count, dim)` or `value.split(size, dim)`.
 

@@ -403,9 +403,8 @@ class _Reader:
                     return self._called(value, args, named)
                 if name == "size" and isinstance(value, Node) and not named:
                     return self._item(value.dims, args) if args else value.dims
-                if name in ("chunk", "split") and isinstance(value, Node):
-                    parts = pieces.chunks(name, value, args, named, in_place=self.body is None)
-                    return self.memory.called(name, (value,), parts)
+                if isinstance(value, Node) and (taken := self._taken(name, value, args, named)) is not None:
+                    return self.memory.called(name, (value,), taken)
                 # Programs without a kernel for `contiguous()` copy nothing there, and the tensor may have no such view.
                 laid_out = name == "view" and isinstance(value, Node) and value.expression == "a"
                 result = calls.call(name, ".reshape" if laid_out else f".{name}", (value, *args), named)
@@ -416,6 +415,12 @@ class _Reader:
                 raise UnsuitableError(
                     f"{ast.unparse(node.func)!r} is called; templates read calls of functions by name"
                 )
+
+    def _taken(self, name: str, value: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        """Return pieces of a tensor that kernels may read in place; None if a method takes none."""
+        if name in ("chunk", "split"):
+            return pieces.chunks(name, value, args, named, in_place=self.body is None)
+        return pieces.narrowed(value, args, named) if name == "narrow" and self.body is None else None
 
     def _receiver(self, called: ast.expr, scope: dict[str, Value]) -> Value:
         """Return the value whose method is called, which Python computes before the arguments; None for a name's."""

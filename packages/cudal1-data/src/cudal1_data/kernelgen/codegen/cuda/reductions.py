@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 JOIN = {"sum": "{0} + {1}", "max": "fmaxf({0}, {1})", "min": "fminf({0}, {1})"}
-IDENTITY = {"sum": "0.0f", "max": "(-1.0f / 0.0f)", "min": "(1.0f / 0.0f)"}
+IDENTITY = {"sum": "0.0f", "product": "1.0f", "max": "(-1.0f / 0.0f)", "min": "(1.0f / 0.0f)"}
 
 
 def reduction(how: str, threads: int) -> str:
@@ -43,49 +43,65 @@ def reduction_of_columns(how: str, lanes: int) -> str:
 """
 
 
-_PREFIX = """    const unsigned int place = threadIdx.x % 32;
+SCANS = {"sum": "+", "product": "*"}
+"""Operator of each scan."""
+
+
+def _prefix(how: str) -> str:
+    """Return the lines that combine the values of earlier threads of a warp."""
+    return f"""    const unsigned int place = threadIdx.x % 32;
 #pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
+    for (int step = 1; step < 32; step <<= 1) {{
         const float other = __shfl_up_sync(0xffffffffu, x, step);
-        if (place >= step) x += other;
-    }
+        if (place >= step) x {SCANS[how]}= other;
+    }}
 """
 
 
-def scan(threads: int) -> str:
-    """Return the function that adds the values of earlier threads, and carries the sum to the next elements."""
-    head = "__device__ __forceinline__ float join_scan(float x, float& carry) {\n"
+def scan(how: str, threads: int) -> str:
+    """Return the function that joins the values of earlier threads, and carries the result to the next elements."""
+    head = f"__device__ __forceinline__ float {scan_name(how)}(float x, float& carry) {{\n"
     if threads == 32:
-        last = "    x += carry;\n    carry = __shfl_sync(0xffffffffu, x, 31);\n    return x;\n}\n"
-        return head + _PREFIX + last
-    return f"{_of_warps(head, threads)}    return x + before;\n}}\n"
+        last = f"    x {SCANS[how]}= carry;\n    carry = __shfl_sync(0xffffffffu, x, 31);\n    return x;\n}}\n"
+        return head + _prefix(how) + last
+    return f"{_of_warps(how, head, threads)}    return x {SCANS[how]} before;\n}}\n"
 
 
-def scan_of_parts(threads: int) -> str:
-    """Return the function that sums the earlier threads' values, for scans with several elements per thread."""
-    head = "__device__ __forceinline__ float join_parts(float x, float& carry) {\n"
+def scan_name(how: str, *, parts: bool = False) -> str:
+    """Return the name of a scan's function.
+
+    Args:
+        how: Its operation.
+        parts: Whether a thread has several elements.
+    """
+    return ("join_parts" if parts else "join_scan") + ("" if how == "sum" else f"_{how}")
+
+
+def scan_of_parts(how: str, threads: int) -> str:
+    """Return the function that joins the earlier threads' values, for scans with several elements per thread."""
+    head = f"__device__ __forceinline__ float {scan_name(how, parts=True)}(float x, float& carry) {{\n"
     mine = (
         "    const float others = __shfl_up_sync(0xffffffffu, x, 1);\n"
-        "    const float mine = place == 0 ? 0.0f : others;\n"
+        f"    const float mine = place == 0 ? {IDENTITY[how]} : others;\n"
     )
     if threads == 32:
-        last = "    const float before = carry;\n    carry += __shfl_sync(0xffffffffu, x, 31);\n"
-        return f"{head}{_PREFIX}{mine}{last}    return before + mine;\n}}\n"
-    return f"{_of_warps(head, threads)}{mine}    return before + mine;\n}}\n"
+        last = f"    const float before = carry;\n    carry {SCANS[how]}= __shfl_sync(0xffffffffu, x, 31);\n"
+        return f"{head}{_prefix(how)}{mine}{last}    return before {SCANS[how]} mine;\n}}\n"
+    return f"{_of_warps(how, head, threads)}{mine}    return before {SCANS[how]} mine;\n}}\n"
 
 
-def _of_warps(head: str, threads: int) -> str:
-    """Return the lines that sum the values of earlier warps."""
+def _of_warps(how: str, head: str, threads: int) -> str:
+    """Return the lines that join the values of earlier warps."""
     warps = threads // 32
     return f"""{head}    __shared__ float ends[{warps}];
-{_PREFIX}    __syncthreads();
+{_prefix(how)}    __syncthreads();
     if (place == 31) ends[threadIdx.x / 32] = x;
     __syncthreads();
     float before = carry, whole = carry;
 #pragma unroll
     for (int part = 0; part < {warps}; ++part) {{
-        if (part < threadIdx.x / 32) before += ends[part];
-        whole += ends[part];
+        if (part < threadIdx.x / 32) before {SCANS[how]}= ends[part];
+        whole {SCANS[how]}= ends[part];
     }}
     carry = whole;
 """

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from cudal1_data.kernelgen.codegen.cuda.reductions import (
     IDENTITY,
     JOIN,
+    SCANS,
     reduction,
     reduction_of_columns,
     scan,
+    scan_name,
     scan_of_parts,
 )
 from cudal1_data.kernelgen.codegen.cuda.text import TYPES, CudaKernel, Share, Writer, stored, whole_kernel, wide_type
@@ -55,11 +57,12 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
         f"if (row >= {writer.rows}) return;",
     ]
     kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
-    scanned = (scan if writer.scan_vector == 1 else scan_of_parts)(threads) if kernel.scans else ""
-    helpers = "".join(reduction(kind, threads) for kind in kinds) + scanned
+    scanned = sorted({node.how for node in kernel.members if node.kind == "scan"})
+    scan_of = scan if writer.scan_vector == 1 else scan_of_parts
+    helpers = "".join([*(reduction(kind, threads) for kind in kinds), *(scan_of(kind, threads) for kind in scanned)])
     comment = f"A {'warp' if threads == 32 else 'block'} computes a row: threads join what they reduced by shuffles."
     if writer.scan_vector > 1:
-        comment += f" A thread adds up {vector} neighbours in registers before threads join their sums."
+        comment += f" A thread joins {vector} neighbours in registers before threads join theirs."
     elif writer.vector > 1:
         comment += f" The row stays in registers: each element is read once, {vector} at a time."
     block = (threads, per_block, 1)
@@ -217,16 +220,17 @@ class _RowWriter:
         self.lines += alone
 
     def _scan(self, node: Node) -> None:
-        """Write a scan's step: a thread sums its own elements, and those of earlier threads."""
-        names = self.text_of.known
-        total, prefix = names.fresh("thread_sum"), names.fresh("prefix")
-        carry, before = names.fresh("carry"), names.fresh("sum_before")
-        self.lines.append(f"float {carry} = 0.0f;")
+        """Write a scan's step: a thread joins its own elements, and those of earlier threads."""
+        names, first, join = self.text_of.known, IDENTITY[node.how], SCANS[node.how]
+        total, prefix = names.fresh(f"thread_{node.how}"), names.fresh("prefix")
+        carry, before = names.fresh("carry"), names.fresh(f"{node.how}_before")
+        self.lines.append(f"float {carry} = {first};")
         value = self.value(node.operands[0], False)
-        self.body += [f"{total} += inside ? {value} : 0.0f;", f"{prefix}[part] = {total};"]
-        begin = f"float {total} = 0.0f, {prefix}[{self.vector}];"
-        self.phases.append((begin, self.body, f"const float {before} = join_parts({total}, {carry});"))
-        self.scanned[id(node)] = f"({before} + {prefix}[part])"
+        self.body += [f"{total} {join}= inside ? {value} : {first};", f"{prefix}[part] = {total};"]
+        begin = f"float {total} = {first}, {prefix}[{self.vector}];"
+        end = f"const float {before} = {scan_name(node.how, parts=True)}({total}, {carry});"
+        self.phases.append((begin, self.body, end))
+        self.scanned[id(node)] = f"({before} {join} {prefix}[part])"
         self.inner, self.body = {}, []
         names.open()
 
@@ -344,8 +348,9 @@ class _RowWriter:
             return load if by_row else f"inside ? {load} : 0.0f"
         if node.kind == "scan":
             carry = self.text_of.known.fresh("carry")
-            self.lines.append(f"float {carry} = 0.0f;")
+            first = IDENTITY[node.how]
+            self.lines.append(f"float {carry} = {first};")
             value = self.value(node.operands[0], False)
-            return f"join_scan(inside ? {value} : 0.0f, {carry})"
+            return f"{scan_name(node.how)}(inside ? {value} : {first}, {carry})"
         args = tuple(self.value(one, aligned) for one in node.operands)
         return device_text(node.expression, "cuda", args)
