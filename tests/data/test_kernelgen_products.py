@@ -21,7 +21,15 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
 from cudal1_data.kernelgen.make import variants
 from doubles.cuda import Gpu, doubled
-from template_programs import error_over_own, errors_in_interpreter, imported, nvrtc_log
+from template_programs import (
+    error_of,
+    error_over_own,
+    errors_in_interpreter,
+    errors_of_forms,
+    imported,
+    nvrtc_log,
+    reference_of,
+)
 
 LINEAR = """\
 import torch
@@ -111,6 +119,63 @@ def test_a_layer_of_another_dtype_than_its_input_is_not_read() -> None:
     source = LINEAR.format(dtype="float16").replace(text, "nn.Linear(inner, outer)")
     with pytest.raises(UnsuitableError, match="linear is stored in float32, and is called with float16"):
         read(source)
+
+
+def factors_of(forward: str, left: str, right: str) -> str:
+    return reference_of(f"return {forward}", inputs=f"torch.randn({left}), torch.randn({right})", names="a, b")
+
+
+FORMS = {
+    "a batch": factors_of("torch.relu(torch.bmm(a, b)) + a[:, :1, :1]", "3, 37, 20", "3, 20, 70"),
+    "transposed right factors": factors_of("torch.bmm(a, b.transpose(1, 2))", "3, 37, 20", "3, 70, 20"),
+    "a batch of two axes": factors_of("torch.tanh(a @ b)", "2, 3, 17, 40", "2, 3, 40, 33"),
+    "a transposed right factor": factors_of("a.matmul(b.transpose(0, 1)) * 2", "37, 20", "70, 20"),
+    "letters": factors_of('torch.einsum("bijl,lk->bijk", a, b)', "2, 3, 17, 40", "40, 33"),
+    "letters, transposed": factors_of('torch.einsum("ij, kj -> ik", a, b)', "37, 20", "70, 20"),
+    "letters of a batch": factors_of('torch.einsum("bhij,bhjk->bhik", a, b)', "2, 3, 17, 40", "2, 3, 40, 33"),
+    "letters of a batch, transposed": factors_of('torch.einsum("nmk,nok->nmo", a, b)', "3, 37, 20", "3, 70, 20"),
+}
+OTHERS = {
+    "one for all": factors_of("torch.matmul(a, b)", "3, 37, 20", "1, 20, 70"),
+    "transposed result": factors_of('torch.einsum("ij,jk->ki", a, b)', "37, 20", "20, 70"),
+    "sum over two letters": factors_of('torch.einsum("bij,bjk->ik", a, b)', "3, 37, 20", "3, 20, 70"),
+    "a diagonal": factors_of('torch.einsum("iij,jk->iik", a, b).sum(0)', "9, 9, 20", "20, 70"),
+    "attention": factors_of("torch.softmax(a @ b.transpose(1, 2), dim=-1) @ b", "3, 37, 20", "3, 70, 20"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_products_of_any_form_agree_in_pytorch(name: str, tmp_path: Path) -> None:
+    reference = read(FORMS[name])
+    task = load_task("starter/swish_chain").model_copy(update={"source": FORMS[name], "variants": ()})
+    assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) <= 1e-6
+
+
+def test_each_product_of_a_batch_is_in_one_launch_and_its_right_factor_is_not_copied() -> None:
+    reference = read(FORMS["letters of a batch, transposed"])
+    program = product_program(reference, plan(reference.roots), Tiles(32, 32, 32, warps=4, stages=2))
+    assert "product0[(triton.cdiv(37, 32) * triton.cdiv(70, 32), 3)](a.contiguous(), b.contiguous()," in program
+    assert "transpose" not in program
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products_stay_in_pytorch(name: str) -> None:
+    task = load_task("starter/swish_chain").model_copy(update={"source": OTHERS[name], "variants": ()})
+    assert "triton-product" not in {one.template for one in variants(task, ("triton",))}
+
+
+def test_more_products_than_a_grid_has_are_refused() -> None:
+    reference = read(factors_of("torch.bmm(a, b)", "65536, 2, 3", "65536, 3, 2"))
+    with pytest.raises(UnsuitableError, match="a grid has up to 65535 batches, not 65536"):
+        product_program(reference, plan(reference.roots), Tiles(32, 32, 32, warps=4, stages=2))
+
+
+@pytest.mark.slow
+def test_products_of_any_form_are_correct_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    errors = errors_of_forms(FORMS, tmp_path)
+    assert {name for name in errors if name.endswith(", product")} == {f"{name}, product" for name in FORMS}
+    assert {name: error for name, error in errors.items() if not error <= 1e-6} == {}
 
 
 # --- CUDA C++ ------------------------------------------------------------------------------------------------------

@@ -92,12 +92,22 @@ def sides_of(program: Program, draw: Draw, names: tuple[str, str, str], products
     program.size(names[2], columns, out)
 
 
-def batched_sides_of(program: Program, draw: Draw) -> None:
-    """Set `BATCH`, `ROWS`, `INNER` and `COLS` of a batch of products to reach a call's target time."""
+def batched_sides_of(program: Program, draw: Draw, *, planes: bool = False) -> None:
+    """Set `BATCH`, `ROWS`, `INNER` and `COLS` of a batch of products to reach a call's target time.
+
+    Args:
+        program: The task with its outputs and counted pointwise work.
+        draw: Choices.
+        planes: Whether an axis `PLANES` is a part of the batch.
+    """
     batch, edge = draw.one((4, 6, 8, 12, 16)), draw.one((1024, 1536, 2048, 4096))
     sides_of(program, draw, ("ROWS", "INNER", "COLS"), batch)
     terms, columns = draw.one((512, 1024, 2048)), draw.one((1024, 2048, 3072))
     many = gpu_rows(draw, program, 2.0 * terms * columns, max(terms, columns))
-    program.size("BATCH", batch, max(4, round(many / edge)))
+    cuda_batch = max(4, round(many / edge))
+    if planes:
+        program.size("PLANES", 2, 4)
+        batch, cuda_batch = batch // 2, max(2, cuda_batch // 4)
+    program.size("BATCH", batch, cuda_batch)
     for name, cuda in (("ROWS", edge), ("INNER", terms), ("COLS", columns)):
         program.size(name, program.sizes[name][0], cuda)

@@ -48,6 +48,7 @@ from cudal1_data.generator.windows import cost_ns, drawn_pool, drawn_window, thr
 
 _FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
 _BATCHED: Dims = ("BATCH", "ROWS", "INNER")
+_PLANES: Dims = ("BATCH", "PLANES", "ROWS", "INNER")
 _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
     ("{0} @ {1}", ("ROWS", "INNER"), ("INNER", "COLS"), ""),
     ("torch.matmul({0}, {1})", ("ROWS", "INNER"), ("INNER", "COLS"), ""),
@@ -60,6 +61,9 @@ _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
     ("torch.bmm({0}, {1}.transpose(1, 2))", _BATCHED, ("BATCH", "COLS", "INNER"), "right transposed"),
     ("torch.matmul({0}, {1})", _BATCHED, ("INNER", "COLS"), "right shared"),
     ('torch.einsum("bik,kj->bij", {0}, {1})', _BATCHED, ("INNER", "COLS"), "right shared"),
+    ('torch.einsum("bik,bkj->bij", {0}, {1})', _BATCHED, ("BATCH", "INNER", "COLS"), ""),
+    ('torch.einsum("bpik,kj->bpij", {0}, {1})', _PLANES, ("INNER", "COLS"), "right shared"),
+    ("torch.matmul({0}, {1})", _PLANES, ("INNER", "COLS"), "right shared"),
 )
 """Products: text, shapes of both factors, addition to the operator's name in the structure."""
 _PLANE, _CUBE = 2, 3
@@ -97,13 +101,13 @@ def _product(program: Program, draw: Draw) -> None:
     """Write a product over the root of its number of terms; half of them are followed by a step."""
     text, left, right, detail = draw.one(_PRODUCTS)
     a, b = program.input("a", left), program.input("b", right)
-    out = ("ROWS", "COLS") if len(left) == len(_FLAT[0]) else ("BATCH", "ROWS", "COLS")
+    out = (*left[:-1], "COLS") if "BATCH" in left else ("ROWS", "COLS")
     h = matmul(draw, a, b, out, "INNER", text=text, detail=detail)
     if draw.chance(0.5):
         h = step(program, draw, program.keep(h), ("parameter",))
     program.returns(finished(program, draw, h))
     if "BATCH" in left:
-        batched_sides_of(program, draw)
+        batched_sides_of(program, draw, planes="PLANES" in left)
     else:
         sides_of(program, draw, ("ROWS", "INNER", "COLS"))
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.kernelgen.codegen.masks import LINEAR, Visible, below_sigmoid, uncast, visible
-from cudal1_data.kernelgen.codegen.matmuls import MATMUL
+from cudal1_data.kernelgen.codegen.matmuls import MATMUL, swaps_last_axes
 from cudal1_data.kernelgen.codegen.programs import Read
 from cudal1_data.kernelgen.fusion import Kernel, Step, flat, uses
 from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node, Reference
 
 _PRODUCTS = (MATMUL, "torch.matmul({0}, {1})", "torch.bmm({0}, {1})")
-_TURNED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
 _SHARED = re.compile(r"\{0\}\.repeat_interleave\((.+), (?:dim=)?(-?\d)\)")
 _SCALED = re.compile(r"a \* (\d+\.\d+)|(\d+\.\d+) \* a")
 
@@ -148,7 +147,7 @@ def _factor(node: Node, once: Callable[[Node], bool]) -> Factor:
             if int(shared[2]) % len(node.dims) != len(node.dims) - 3:
                 break
             sharing = shared[1]
-        elif not transposed and _transposes(node):
+        elif not transposed and swaps_last_axes(node):
             transposed = True
         elif not skipped and (scaled := _SCALED.fullmatch(node.expression)) and uncast(node.operands[0]).leaf:
             scale = scaled[1] or scaled[2]
@@ -162,12 +161,6 @@ def _factor(node: Node, once: Callable[[Node], bool]) -> Factor:
         skipped.append(node)
         node = node.operands[0]
     return Factor(node, transposed, sharing, scale, tuple(skipped))
-
-
-def _transposes(node: Node) -> bool:
-    axes = _TURNED.fullmatch(node.text)
-    count = len(node.dims)
-    return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
 
 
 # --- weights -----------------------------------------------------------------------------------------------------

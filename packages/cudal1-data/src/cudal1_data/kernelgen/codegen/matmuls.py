@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,8 +28,18 @@ class Product:
 
     @property
     def rows(self) -> int:
-        """Rows of the result, over all axes but the last."""
-        return math.prod(self.node.dims[:-1])
+        """Rows of the result: over all axes but the last, or of one product of a batch."""
+        return self.node.dims[-2] if self.batched else math.prod(self.node.dims[:-1])
+
+    @property
+    def batched(self) -> bool:
+        """Whether it is a batch of products, each with a right factor of its own."""
+        return self.node.text in _MATMULS and len(self.right.dims) > 2
+
+    @property
+    def products(self) -> int:
+        """Number of products in the batch."""
+        return math.prod(self.node.dims[:-2]) if self.batched else 1
 
     @property
     def cols(self) -> int:
@@ -92,16 +103,16 @@ def products(reference: Reference, steps: Sequence[Step], is_product: Callable[[
     Args:
         reference: The reference.
         steps: Its plan.
-        is_product: Which calls are products; matrix products by default.
+        is_product: Which calls are products; those of `is_product_of` by default.
 
     Raises:
         UnsuitableError: There is none.
     """
-    steps, found = pairs_of(reference, steps, is_product or _is_product)
+    used = uses(reference.roots, steps)
+    steps, found = pairs_of(reference, steps, is_product or is_product_of(steps))
     pairs = {id(kernel): (kernel, product) for kernel, product in found}
     if not pairs:
         raise UnsuitableError("no matrix product can become a kernel")
-    used = uses(reference.roots, steps)
     absorbed = {id(product) for _, product in found}
     skipped = [one for _, product in found for one in _skipped(product) if sum(one is other for other in used) == 1]
     absorbed |= {id(one) for one in skipped}
@@ -114,7 +125,7 @@ def products(reference: Reference, steps: Sequence[Step], is_product: Callable[[
 
 def has_product(reference: Reference, steps: Sequence[Step]) -> bool:
     """Return whether a product becomes a kernel."""
-    return bool(pairs_of(reference, steps, _is_product)[1])
+    return bool(pairs_of(reference, steps, is_product_of(steps))[1])
 
 
 def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
@@ -153,10 +164,24 @@ def pairs_of(
     return changed, found
 
 
-_MATMULS = (MATMUL, "torch.matmul({0}, {1})", "torch.mm({0}, {1})", "{0}.matmul({1})", "{0}.mm({1})")
+_MATMULS = (
+    MATMUL,
+    *(text for name in ("matmul", "mm", "bmm") for text in (f"torch.{name}({{0}}, {{1}})", f"{{0}}.{name}({{1}})")),
+)
+_SWAPPED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
 
 
-def _is_product(node: Node) -> bool:
+def is_product_of(steps: Sequence[Step]) -> Callable[[Node], bool]:
+    """Return which calls of a program are products.
+
+    Products of a batch stay in PyTorch where the program has rows, as attention has, which is a kernel of its own.
+    """
+    rows = any(isinstance(step, Kernel) and step.trailing for step in flat(steps))
+    return is_single_product if rows else lambda node: is_single_product(node) or _is_batch(node)
+
+
+def is_single_product(node: Node) -> bool:
+    """Return whether a call is a product whose right factor has two axes."""
     if node.kind != "opaque" or any(one.dtype not in FLOATS for one in node.operands):
         return False
     if node.text in _LINEAR:
@@ -164,12 +189,27 @@ def _is_product(node: Node) -> bool:
     return node.text in _MATMULS and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
 
 
+def _is_batch(node: Node) -> bool:
+    """Return whether a call is a batch of products; both factors have the result's batch."""
+    if node.kind != "opaque" or node.text not in _MATMULS or len(node.dims) < 3:
+        return False
+    return all(one.dtype in FLOATS and one.dims[:-2] == node.dims[:-2] for one in node.operands)
+
+
+def swaps_last_axes(node: Node) -> bool:
+    """Return whether a call swaps the last two axes of a tensor."""
+    if node.text in ("{0}.T", "{0}.t()"):
+        return len(node.dims) == 2
+    axes, count = _SWAPPED.fullmatch(node.text), len(node.dims)
+    return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
+
+
 def factors(product: Node) -> tuple[Node, ...]:
     """Return the stored factors: halves before they were widened, a transposed right factor before transposition."""
     if product.how:  # a pool
         return product.operands
     left, right, *bias = product.operands
-    if product.text in _MATMULS and right.text in ("{0}.T", "{0}.t()"):
+    if product.text in _MATMULS and swaps_last_axes(right):
         right = right.operands[0]
     halves = [narrow(one) for one in (left, right)]
     if halves[0].dtype == halves[1].dtype:

@@ -9,11 +9,15 @@ from typing import Literal
 from cudal1_data.kernelgen.codegen.matmuls import Product, Products, products
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
 from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, TileWriter, TritonKernel, whole_kernel
+from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
 from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.kernelgen.sizes import host_text
 
 Factors = Literal["ieee", "tf32x3"]
 """Triton's names of multiplication precisions."""
+_MAX_BATCH = 65535
+"""Maximum of a grid's second number on CUDA devices."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,20 @@ def program_of(found: Products, write: Callable[[Product, str, Tiles], TritonKer
 
 def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
     product.check_places()
+    if product.products > _MAX_BATCH:
+        raise UnsuitableError(f"a grid has up to {_MAX_BATCH} batches, not {product.products}")
     kernel, m, n, k = product.kernel, product.rows, product.cols, product.terms
     constants, known = Constants(kernel), Names()
     writer = ProductWriter(kernel, product.node, known, constants)
     rows, cols, terms = (constants.name(one, size) for one, size in (("M", m), ("N", n), ("K", k)))
     ins, dot, widen = pointers(product, known), *arithmetic(product, tiles)
-    right = f"terms[:, None] * {cols} + n[None, :]" if product.across else f"n[None, :] * {terms} + terms[:, None]"
+    row, term, column = (
+        f"(batch * {size} + {place})" if product.batched else place
+        for size, place in ((rows, "m[:, None]"), (terms, "terms[:, None]"), (cols, "n[None, :]"))
+    )
+    right = f"{term} * {cols} + n[None, :]" if product.across else f"{column} * {terms} + terms[:, None]"
     lines = [
+        *(["batch = tl.program_id(1)"] if product.batched else []),
         "# Programs go through tiles in groups of rows, so that neighbours share what the L2 cache holds.",
         f"over = tl.cdiv({cols}, BLOCK_N)",
         "group = tl.program_id(0) // (GROUP * over)",
@@ -87,13 +98,13 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
         "acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
         f"for start in range(0, {terms}, BLOCK_K):",
         "    terms = start + tl.arange(0, BLOCK_K)",
-        f"    left = tl.load(left_ptr + m[:, None] * {terms} + terms[None, :], "
+        f"    left = tl.load(left_ptr + {row} * {terms} + terms[None, :], "
         f"mask=(m[:, None] < {rows}) & (terms[None, :] < {terms}), other=0.0){widen}",
         f"    right = tl.load(right_ptr + {right}, "
         f"mask=(n[None, :] < {cols}) & (terms[:, None] < {terms}), other=0.0){widen}",
         f"    acc = tl.dot(left, right, acc{dot})",
         *([f"acc += tl.load(bias_ptr + n, mask=n < {cols}, other=0.0)[None, :]"] if product.bias is not None else []),
-        f"offsets = m[:, None] * {cols} + n[None, :]",
+        f"offsets = {row} * {cols} + n[None, :]",
         f"mask = (m[:, None] < {rows}) & (n[None, :] < {cols})",
         *writer.body(),
     ]
@@ -106,6 +117,7 @@ def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:
         programs=f"{quotient_text(m, tiles.block_m)} * {quotient_text(n, tiles.block_n)}",
         tuned={"num_warps": tiles.warps, "num_stages": tiles.stages},
         comment="A tiled matrix product whose epilogue is fused: its result is finished before it is written.",
+        batch=host_text(product.products) if product.batched else "",
     )
 
 

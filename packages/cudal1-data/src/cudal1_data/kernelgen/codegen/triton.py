@@ -45,6 +45,7 @@ def whole_kernel(
     programs: str,
     tuned: Mapping[str, int],
     comment: str,
+    batch: str = "",
 ) -> TritonKernel:
     """Return a kernel made from its lines.
 
@@ -56,13 +57,14 @@ def whole_kernel(
         programs: Python text of the number of programs.
         tuned: Options of the launch.
         comment: Its description; further lines begin with "# ".
+        batch: Python text of the number of times that these programs run, each with its `tl.program_id(1)`.
     """
     parameters = [*pointers, *(f"{one}: tl.constexpr" for one in constants)]
     text = f"# {comment}\n@triton.jit\ndef {name}({', '.join(parameters)}):\n" + "".join(
         f"    {one}\n" for one in lines
     )
     given = [f"{key}={value}" for key, value in (*constants.items(), *tuned.items())]
-    return TritonKernel(text, f"{name}[({programs},)]({{args}}, {', '.join(given)})")
+    return TritonKernel(text, f"{name}[({programs},{batch and f' {batch}'})]({{args}}, {', '.join(given)})")
 
 
 def triton_kernel(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import dtypes, lookups, norms, pieces, shapes
+from cudal1_data.kernelgen.frontend import dtypes, einsum, lookups, norms, pieces, shapes
 from cudal1_data.kernelgen.frontend.attention import attention
 from cudal1_data.kernelgen.frontend.exclusive import exclusive_sums
 from cudal1_data.kernelgen.frontend.layout import repeated
@@ -78,7 +78,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     name = _ALIASES.get(name, name)
     if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})", rank=int(name[-2]))
-    for in_kernels in (_windows, _looked_up, _repeated, attention, exclusive_sums):
+    for in_kernels in (_windows, _looked_up, _repeated, attention, exclusive_sums, einsum.as_product):
         if (found := in_kernels(name, args, named)) is not None:
             return found
     if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:
@@ -331,19 +331,6 @@ def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     return count * high, count * wide
 
 
-def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    """Return the result's shape of an einsum without `...`."""
-    equation, tensors = args[0], [one for one in args[1:] if isinstance(one, Node)]
-    if not isinstance(equation, str) or "->" not in equation or "." in equation:
-        raise UnsuitableError(f"the equation {equation!r} of einsum is not read; write letters and '->'")
-    inputs, _, result = equation.replace(" ", "").partition("->")
-    sizes: dict[str, int] = {}
-    for letters, one in zip(inputs.split(","), tensors, strict=True):
-        for letter, size in zip(letters, one.dims, strict=True):
-            sizes[letter] = size if size != 1 else sizes.get(letter, size)
-    return tuple(sizes[letter] for letter in result)
-
-
 def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of concatenated tensors."""
     parts = [one for one in args[0] if isinstance(one, Node)] if isinstance(args[0], tuple) else []
@@ -361,7 +348,7 @@ _SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
     "stack": _stacked,
     "cat": _joined,
     "block_diag": _block_diagonal,
-    "einsum": _einsum,
+    "einsum": einsum.summed,
 }
 """Calls whose first argument is no tensor."""
 

@@ -20,7 +20,7 @@ from cudal1_data.kernelgen.codegen.cuda.text import (
     whole_kernel,
     wide_type,
 )
-from cudal1_data.kernelgen.codegen.matmuls import Product, products
+from cudal1_data.kernelgen.codegen.matmuls import Product, is_single_product, products
 from cudal1_data.kernelgen.codegen.naming import Names
 from cudal1_data.kernelgen.codegen.programs import Make, inline_text, nvrtc_text
 from cudal1_data.kernelgen.codegen.programs import Writer as ProgramWriter
@@ -65,7 +65,7 @@ _HALVES = [
 def product_choices(reference: Reference, steps: Sequence[Step]) -> list[CudaTiles]:
     """Return the parameters that suit a reference; empty if no product becomes a kernel."""
     try:
-        found = products(reference, steps)
+        found = products(reference, steps, is_single_product)
     except UnsuitableError:
         return []
     return _HALVES if all(one.half for one in found.by_kernel.values()) else _FLOATS
@@ -92,7 +92,7 @@ def inline_product_program(reference: Reference, steps: Sequence[Step], tiles: C
 def _program(
     reference: Reference, steps: Sequence[Step], tiles: CudaTiles, text: Callable[[ProgramWriter, Make], str]
 ) -> str:
-    found = products(reference, steps)
+    found = products(reference, steps, is_single_product)
 
     def make(kernel: object, number: int) -> CudaKernel | None:
         product = found.by_kernel.get(id(kernel))
