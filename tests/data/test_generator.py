@@ -79,11 +79,18 @@ def test_short_tasks_are_one_operator_or_layer_and_little_else() -> None:
     assert sum(count <= 2 for count in counts) > 0.8 * len(counts)
     for part in ("torch.bmm(", "nn.Conv2d(", "torch.cumsum(", "torch.cumprod(", "torch.softmax(", "nn.GroupNorm("):
         assert any(part in task.source for task in tasks), part
-    for part in ("torch.cat((torch.zeros_like(x", "bik,bkj->bij", "bpik,kj->bpij"):
+    for part in ("torch.cat((torch.zeros_like(x", "bik,bkj->bij", "bpik,kj->bpij", "torch.argm"):
         assert any(part in task.source for task in tasks), part
     # A product, a sum or a convolution without bias on its own would be a task of a benchmark for one operator.
     alone = [task.source for task, count in zip(tasks, counts, strict=True) if count == 1]
     assert all("**0.5" in source or ("nn.Conv" in source and "bias=False" not in source) for source in alone)
+
+
+def test_places_of_extremes_are_drawn_where_rounding_changes_none() -> None:
+    tasks = [task for task in load_suite("generated:short?n=240&seed=2") if "torch.arg" in task.source]
+    assert {tag_of(task, "dtype") for task in tasks} == {"float32"}
+    exact = r"return torch.arg(max|min)\(torch.(abs\(x|(maximum|minimum)\(x, y)\), dim=-[12](, keepdim=True)?\)"
+    assert all(re.search(exact, task.source) for task in tasks)
 
 
 def test_short_tasks_have_convolutions_of_every_kind() -> None:

@@ -71,6 +71,8 @@ IDS = (
     "generated/short-1-47",
     "generated/short-1-65",
     "generated/short-1-112",
+    "generated/short-1-120",
+    "generated/short-1-128",
     "starter/linear_recurrence",
 )
 

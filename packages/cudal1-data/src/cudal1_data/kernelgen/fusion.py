@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Loop, Node, broadcast, contiguous, walk
+from cudal1_data.kernelgen.ir import FLOATS, PLACES, Dims, Loop, Node, broadcast, contiguous, walk
 
 MAX_PLACES = 2**31 - 2**16
 """Maximum number of elements of a tensor. Kernels count places in 32 bits, also past the end in the last tile."""
@@ -438,7 +438,7 @@ def _kernel(
     outputs = [node for node in members if any(node is one for one in outside)]
     rows = math.prod(domain[: len(domain) - trailing])
     for node in outputs:
-        if node.dtype not in FLOATS:
+        if node.dtype not in FLOATS and node.how not in PLACES:
             raise UnsuitableError(f"kernels write floats, not {node.dtype}")
         by_row = trailing and node.size == rows and node.dims != domain
         if node.dims != domain and not by_row:

@@ -15,7 +15,9 @@ Dims = tuple[int, ...]
 """A shape."""
 
 Kind = Literal["input", "parameter", "count", "pointwise", "gather", "reduce", "scan", "opaque", "loop"]
-How = Literal["", "sum", "product", "max", "min"]
+How = Literal["", "sum", "product", "max", "min", "argmax", "argmin"]
+PLACES = {"argmax": "max", "argmin": "min"}
+"""Reductions whose result is the first place of an extreme, with the extreme's reduction."""
 HALVES = ("float16", "bfloat16")
 """Dtypes that kernels read and write but compute in float32."""
 FLOATS = ("float32", *HALVES)
@@ -57,7 +59,7 @@ class Node:
     expression: str = ""
     """Pointwise node: expression over `a`, `b`, `c` (`operators.py`)."""
     how: How = ""
-    """Reduction, scan or pool: its operation; only scans have products."""
+    """Reduction, scan or pool: its operation; only scans have products, and only reductions places of extremes."""
     trailing: int = 0
     """Reduction or scan: number of the operand's last axes that it covers."""
     keepdim: bool = False

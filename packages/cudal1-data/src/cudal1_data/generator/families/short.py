@@ -11,7 +11,7 @@ import itertools
 import math
 
 from cudal1_data.generator import grid
-from cudal1_data.generator.chain import finished
+from cudal1_data.generator.chain import apply_named, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.families.layers import (
@@ -43,7 +43,7 @@ from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import Axis, reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.structure import nodes
-from cudal1_data.generator.values import Dims, Value
+from cudal1_data.generator.values import Dims, Value, combine
 from cudal1_data.generator.windows import cost_ns, drawn_pool, drawn_window, through
 
 _FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
@@ -68,6 +68,8 @@ _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
 """Products: text, shapes of both factors, addition to the operator's name in the structure."""
 _PLANE, _CUBE = 2, 3
 """Dimensions of planes and of cubes."""
+_PLACE_NS = 1.5
+"""Time of an element of a search for the largest on one core."""
 _TAP_NS, _MAX_REACH = 4.0, 3
 """Time of an element of a pool's window on one core, and samples of the grid on both sides of one."""
 _KNOWN = (
@@ -179,6 +181,33 @@ def _reduction(program: Program, draw: Draw) -> None:
     plane(program, draw, dims)
 
 
+def _place(program: Program, draw: Draw) -> None:
+    """Write the place of the largest or smallest element of each line, behind an operator that rounds nothing.
+
+    Raises:
+        UnsuitableError: The task is in half precision, whose elements are often equal.
+    """
+    if program.dtype != "float32":
+        raise UnsuitableError("in half precision many elements are the largest")
+    axis: Axis = draw.one(("rows", "columns"))
+    dims = draw.one(_FLAT)
+    x = program.input("x", dims)
+    name = draw.one(("abs", "maximum", "minimum"))
+    h = apply_named(program, draw, name, x, *([] if name == "abs" else [program.input("y", dims)]))
+    kind, best = draw.one((("argmax", max), ("argmin", min)))
+    over = grid.rows if axis == "rows" else grid.columns
+    sample = over(lambda line: float(line.index(best(line))), h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("places are not informative")
+    program.cost_ns += _PLACE_NS
+    place, keepdim = {"rows": -1, "columns": -2}[axis], draw.chance(0.3)
+    text = f"torch.{kind}({h.text}, dim={place}{', keepdim=True' if keepdim else ''})"
+    kept = ("1",) if keepdim else ()
+    out = (*dims[:place], *kept, *dims[len(dims) + place + 1 :])
+    program.returns(finished(program, draw, combine(kind, text, out, sample, h, detail=axis)))
+    plane(program, draw, dims)
+
+
 def _rows(program: Program, draw: Draw) -> None:
     """Write a norm, a softmax or a sum of exponentials of rows, with a step before or behind it."""
     dims = ("ROWS", "COLS")
@@ -242,7 +271,7 @@ def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None
 
 
 _FORMS = (
-    *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss],
+    *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss, _place],
     *[_convolution] * 4,
     _pool,
     _pool,

@@ -15,7 +15,7 @@ from cudal1_data.kernelgen.codegen.naming import stem
 from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
-from cudal1_data.kernelgen.ir import HALVES, Node, Reference
+from cudal1_data.kernelgen.ir import HALVES, PLACES, Node, Reference
 from cudal1_data.kernelgen.sizes import host_text, in_python, tuple_text
 from cudal1_data.operators import device_text
 
@@ -443,7 +443,8 @@ class Writer:
         elif node.kind == "scan":
             text = f"torch.{'cumsum' if node.how == 'sum' else 'cumprod'}({operands[0]}, dim=-1)"
         else:
-            call = {"sum": "sum", "max": "amax", "min": "amin"}[node.how]
-            text = f"torch.{call}({operands[0]}, dim={axes}, keepdim={node.keepdim})"
+            call = {"max": "amax", "min": "amin"}.get(node.how, node.how)
+            dim = -1 if node.how in PLACES else axes
+            text = f"torch.{call}({operands[0]}, dim={dim}, keepdim={node.keepdim})"
         self._assign(node, f"{text}.to(torch.{node.dtype})" if node.dtype in HALVES else text)
         return self.names[id(node)] + (".float()" if node.dtype in HALVES else "")

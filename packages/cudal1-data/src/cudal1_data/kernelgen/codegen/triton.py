@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, table_offset
-from cudal1_data.kernelgen.ir import Node, walk
+from cudal1_data.kernelgen.ir import PLACES, Node, walk
 from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
@@ -18,7 +18,8 @@ _WIDE_TILE = 2048
 """Elements from which on a tile of rows and columns has 64 columns, else 32."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 _SCAN = {"sum": "tl.cumsum", "product": "tl.cumprod"}
-IDENTITY = {"sum": "0.0", "product": "1.0", "max": '-float("inf")', "min": 'float("inf")'}
+_LOWEST, _HIGHEST = '-float("inf")', 'float("inf")'
+IDENTITY = {"sum": "0.0", "product": "1.0", "max": _LOWEST, "min": _HIGHEST, "argmax": _LOWEST, "argmin": _HIGHEST}
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,12 @@ def _in_parts(outer: TileWriter) -> list[str]:
         joins: list[str] = []
         ends: list[str] = []
         for node in mine:
-            part, name = known.fresh(f"{node.how}_of_parts"), known.fresh(stem(node))
             value = writer.value(node.operands[0], False)
-            lines.append(f"{part} = tl.full((BLOCK_ROWS, BLOCK), {IDENTITY[node.how]}, tl.float32)")
-            joins.append(f"{part} = tl.where(mask, {_JOIN[node.how].format(part, value)}, {part})")
-            ends.append(f"{name} = tl.{node.how}({part}, 1)[:, None]")
-            outer.names[id(node), False] = outer.names[id(node), True] = name
+            name = outer.names[id(node), False] = outer.names[id(node), True] = known.fresh(stem(node))
+            begin, join, end = _reduced_parts(outer, node, value, name)
+            lines += begin
+            joins += join
+            ends.append(end)
         lines += [*_parts(outer, [*inner, *writer.lines, *joins]), *ends]
     each, alone = TileWriter(kernel, known, outer.constants), TileWriter(kernel, known, outer.constants)
     each.names |= outer.names
@@ -181,6 +182,33 @@ def _in_parts(outer: TileWriter) -> list[str]:
         (alone if by_row else each).store(out, node)
     lines += each.carries
     return [*lines, *(_parts(outer, [*inner, *each.lines]) if each.lines else []), *alone.lines]
+
+
+def _reduced_parts(outer: TileWriter, node: Node, value: str, name: str) -> tuple[list[str], list[str], str]:
+    """Return the lines of a reduction before the loop over parts, in it, and the one behind it.
+
+    Args:
+        outer: Writer of the whole kernel.
+        node: The reduction.
+        value: Name of its operand in the loop.
+        name: Name of its result.
+    """
+    how = PLACES.get(node.how, node.how)
+    part = outer.known.fresh(f"{how}_of_parts")
+    begin = [f"{part} = tl.full((BLOCK_ROWS, BLOCK), {IDENTITY[how]}, tl.float32)"]
+    if node.how not in PLACES:
+        join = [f"{part} = tl.where(mask, {_JOIN[how].format(part, value)}, {part})"]
+        return begin, join, f"{name} = tl.{how}({part}, 1)[:, None]"
+    place, better = outer.known.fresh(f"place_of_{how}"), outer.known.fresh("better")
+    join = [
+        f"{better} = mask & ({value} {'>' if how == 'max' else '<'} {part})",
+        f"{part} = tl.where({better}, {value}, {part})",
+        f"{place} = tl.where({better}, col, {place})",
+    ]
+    begin.append(f"{place} = tl.zeros((BLOCK_ROWS, BLOCK), tl.int32)")
+    cols = outer.constants.name("COLS", outer.kernel.cols)
+    first = f"tl.where({part} == tl.{how}({part}, 1)[:, None], {place}, {cols})"
+    return begin, join, f"{name} = tl.min({first}, 1)[:, None]"
 
 
 def _parts(writer: TileWriter, lines: Sequence[str]) -> list[str]:

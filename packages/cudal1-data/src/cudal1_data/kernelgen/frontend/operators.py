@@ -10,7 +10,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
 from cudal1_data.kernelgen.frontend.layout import moved, reshaped, split
 from cudal1_data.kernelgen.frontend.values import Value, pointwise
-from cudal1_data.kernelgen.ir import FLOATS, How, Node
+from cudal1_data.kernelgen.ir import FLOATS, PLACES, How, Node
 from cudal1_data.kernelgen.sizes import inverse
 from cudal1_data.operators import BINARY, SPECIAL, UNARY
 
@@ -264,6 +264,8 @@ _ROWS: dict[str, str] = {
     "mean": "dim",
     "amax": "dim",
     "amin": "dim",
+    "argmax": "dim",
+    "argmin": "dim",
     "max": "dim",
     "min": "dim",
     "var": "dim",
@@ -299,7 +301,7 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
     count = len(node.dims)
     dim = _implied(name, count) if asked.dim is None else asked.dim
     axes = tuple(range(count) if dim in (None, ()) else sorted({place % count for place in shapes.ints(dim)}))
-    if not axes or math.prod(node.dims) == 0:
+    if not axes or math.prod(node.dims) == 0 or (name in PLACES and len(axes) > 1):
         return Unfused()
     if name in ("max", "min") and asked.dim is None:
         name = f"a{name}"
@@ -395,6 +397,8 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
             return pointwise("a * b", over("sum", x, axes, keepdim=keepdim), inverse(length))
         case "amax" | "amin":
             return over("max" if name == "amax" else "min", x, axes, keepdim=keepdim)
+        case "argmax" | "argmin":
+            return over(name, x, axes, keepdim=keepdim)
         case "max" | "min":
             return over("max" if name == "max" else "min", x, axes, keepdim=keepdim), None
         case "var" | "std":
@@ -463,7 +467,7 @@ def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
         inner = _reduce(how, moved(x, order), k, keepdim=keepdim)
         return reshaped(inner, kept) if keepdim else inner
     rows, length = math.prod(x.dims[: count - k]), math.prod(x.dims[count - k :])
-    if rows > _FEW_ROWS or length < _LONG_ROW:
+    if rows > _FEW_ROWS or length < _LONG_ROW or how in PLACES:
         return _reduce(how, x, k, keepdim=keepdim)
     if k > 1:
         enough = (place for place in range(1, k) if rows * math.prod(x.dims[count - k :][:place]) > 2 * _FEW_ROWS)
@@ -476,4 +480,5 @@ def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
 def _reduce(how: How, x: Node, k: int, *, keepdim: bool) -> Node:
     axes = range(len(x.dims) - k, len(x.dims))
     dims = shapes.reduced(x.dims, axes, keepdim=keepdim)
-    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim, dtype=x.dtype)
+    dtype = "int64" if how in PLACES else x.dtype
+    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim, dtype=dtype)

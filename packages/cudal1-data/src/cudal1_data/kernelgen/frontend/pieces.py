@@ -17,7 +17,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import shapes
 from cudal1_data.kernelgen.frontend.layout import recounted, rewritten
 from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise
-from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, contiguous, joined_pieces, walk, with_operands
+from cudal1_data.kernelgen.ir import FLOATS, PLACES, Dims, Node, contiguous, joined_pieces, walk, with_operands
 from cudal1_data.kernelgen.sizes import host_text
 
 _EXPANDED = re.compile(r"\{0\}\.expand\(")
@@ -198,7 +198,7 @@ def _part(node: Node, piece: _Piece) -> Node | None:
 
 def _apart(node: Node) -> Node:
     """Return a reduction of rows joined from two parts as separate reductions of the parts."""
-    if node.trailing != 1 or not node.keepdim:
+    if node.trailing != 1 or not node.keepdim or node.how in PLACES:
         return node
     rows = node.operands[0]
     found = [one for one in walk(rows) if one.kind == "opaque" and len(joined_pieces(one) or ()) == 2]

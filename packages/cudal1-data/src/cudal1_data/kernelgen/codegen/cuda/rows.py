@@ -18,11 +18,13 @@ from cudal1_data.kernelgen.codegen.cuda.text import TYPES, CudaKernel, Share, Wr
 from cudal1_data.kernelgen.codegen.naming import stem
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel
-from cudal1_data.kernelgen.ir import FLOATS, Node
+from cudal1_data.kernelgen.ir import FLOATS, PLACES, Node
 from cudal1_data.operators import device_text
 
 _MAX_HELD = 32
 """Maximum number of elements of a row that a thread keeps in registers."""
+_MAX_PLACE = 2**24
+"""Maximum whole number up to which a float holds each one."""
 
 
 def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unroll: int, vector: int = 1) -> CudaKernel:
@@ -56,7 +58,7 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
         f"const unsigned int lane = threadIdx.x, row = blockIdx.x * {per_block}u + threadIdx.y;",
         f"if (row >= {writer.rows}) return;",
     ]
-    kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
+    kinds = _joins(kernel)
     scanned = sorted({node.how for node in kernel.members if node.kind == "scan"})
     scan_of = scan if writer.scan_vector == 1 else scan_of_parts
     helpers = "".join([*(reduction(kind, threads) for kind in kinds), *(scan_of(kind, threads) for kind in scanned)])
@@ -68,6 +70,13 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
     block = (threads, per_block, 1)
     grid = (Share(kernel.rows, per_block),)
     return whole_kernel(writer.text_of, name, [*begin, *lines], grid, block, helpers=helpers, comment=comment)
+
+
+def _joins(kernel: Kernel) -> list[str]:
+    """Return the operations with which threads join what they reduced."""
+    kinds = {node.how for node in kernel.members if node.kind == "reduce"}
+    places = kinds & set(PLACES)
+    return sorted(kinds - places | {PLACES[kind] for kind in places} | ({"min"} if places else set()))
 
 
 def _goes_down(leaf: Node) -> bool:
@@ -89,7 +98,7 @@ def _column_kernel(kernel: Kernel, name: str, *, lanes: int, unroll: int) -> Cud
         "const unsigned int lane = threadIdx.y, mine = blockIdx.x * 32u + threadIdx.x;",
         f"const unsigned int row = mine < {writer.rows} ? mine : {writer.rows} - 1;",
     ]
-    kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
+    kinds = _joins(kernel)
     helpers = "".join(reduction_of_columns(kind, lanes) for kind in kinds)
     comment = "Neighbouring threads take neighbouring rows, which lie side by side in memory; lanes share a row."
     grid, block = (Share(kernel.rows, 32),), (32, lanes, 1)
@@ -177,19 +186,31 @@ class _RowWriter:
         self.inner, self.body, self.before, self.after = {}, [], [], []
         self.loaded = {}
         self.text_of.known.open()
-        begin: list[str] = []
+        begin, ends = list[str](), list[str]()
         for node in nodes:
             name = self.text_of.known.fresh(stem(node))
             # Both forms: a reduction with and without `keepdim` has the same value.
             self.outer[id(node), False] = self.outer[id(node), True] = name
-            begin.append(f"float {name} = {IDENTITY[node.how]};")
             value = self.value(node.operands[0], False)
+            if node.how in PLACES:
+                ends.append(self._find_place(node, name, value, begin))
+                continue
+            begin.append(f"float {name} = {IDENTITY[node.how]};")
             self.body.append(f"if (inside) {name} = {JOIN[node.how].format(name, value)};")
+            ends.append(f"{name} = join_{node.how}({name});")
         self.lines += begin
         self._loop()
-        self.lines += [
-            f"{self.outer[id(node), False]} = join_{node.how}({self.outer[id(node), False]});" for node in nodes
-        ]
+        self.lines += ends
+
+    def _find_place(self, node: Node, name: str, value: str, begin: list[str]) -> str:
+        """Write a step of the search for an extreme's first place; return the line that joins the threads' places."""
+        if self.kernel.cols > _MAX_PLACE:
+            raise UnsuitableError(f"a float holds places up to {_MAX_PLACE}, not those of {self.kernel.cols} columns")
+        how, best = PLACES[node.how], self.text_of.known.fresh("best")
+        begin.append(f"float {best} = {IDENTITY[how]}, {name} = 0.0f;")
+        better = f"{value} {'>' if how == 'max' else '<'} {best}"
+        self.body.append(f"if (inside && {better}) {best} = {value}, {name} = col;")
+        return f"{name} = join_min({best} == join_{how}({best}) ? {name} : {IDENTITY['min']});"
 
     def _store(self) -> None:
         self.inner, self.body, self.before, self.after = {}, [], [], []

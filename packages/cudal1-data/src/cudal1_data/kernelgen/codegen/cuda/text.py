@@ -97,6 +97,8 @@ def wide_type(dtype: str, vector: int) -> str:
 
 def stored(value: str, dtype: str) -> str:
     """Return a value's text as an element of a dtype."""
+    if dtype == "int64":
+        return f"(long long){value}"
     return value if dtype == "float32" else f"to_{dtype}({value})"
 
 
