@@ -32,6 +32,7 @@ from template_programs import (
     errors_in_interpreter,
     imported,
     nvrtc_log,
+    reference_of,
     small_task,
 )
 from torch.nn import functional
@@ -224,6 +225,18 @@ def test_an_operators_numbers_are_those_of_its_pytorch_text(name: str) -> None:
     got = eval(device_text(EXPRESSIONS[name], "torch", ("a", "b", "c")), {"torch": torch, "F": functional, **names})
     want = [function(*each) for each in zip(*values[:count], strict=True)]
     torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def test_rows_have_up_to_as_many_elements_as_32_bits_count() -> None:
+    for forward, columns, fits in (
+        ("torch.softmax(x, dim=1)", 2**16, True),
+        ("torch.softmax(x, dim=1)", 2**16 + 1, False),
+        ("torch.exp(x)", 2**16 - 2, True),
+        ("torch.exp(x)", 2**16 - 1, False),  # places past the end are compared with the number of elements
+    ):
+        source = reference_of(f"return {forward}", inputs=f"torch.randn({2**15}, {columns})")
+        task = load_task("starter/swish_chain").model_copy(update={"source": source, "variants": ()})
+        assert bool(variants(task, ("triton",))) == fits, (forward, columns)
 
 
 def test_shapes_that_do_not_go_together_are_an_error() -> None:

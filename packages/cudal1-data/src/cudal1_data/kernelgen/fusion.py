@@ -10,8 +10,10 @@ from functools import cached_property
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.ir import FLOATS, PLACES, Dims, Loop, Node, broadcast, contiguous, walk
 
-MAX_PLACES = 2**31 - 2**16
-"""Maximum number of elements of a tensor. Kernels count places in 32 bits, also past the end in the last tile."""
+_MAX_ELEMENTS = 2**31
+"""Maximum number of elements of a tensor: kernels compute places in 32 bits."""
+_MAX_COUNTED = _MAX_ELEMENTS - 2**16
+"""The same for a kernel without rows, which counts its places past the end and compares them with their number."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class Kernel:
             UnsuitableError: A tensor is too large.
         """
         read = [one.operands[0] if one.strides and one.operands else one for one in self.leaves]
-        for dims in (self.domain, *(one.dims for one in read), *others):
-            if math.prod(dims) > MAX_PLACES:
-                raise UnsuitableError(f"a tensor of {dims} has more than the {MAX_PLACES} elements that 32 bits reach")
+        own = (self.domain, _MAX_ELEMENTS if self.trailing else _MAX_COUNTED)
+        for dims, most in (own, *((dims, _MAX_ELEMENTS) for dims in (*(one.dims for one in read), *others))):
+            if math.prod(dims) > most:
+                raise UnsuitableError(f"a tensor of {dims} has more than the {most} elements that 32 bits reach")
 
     def by_row(self, node: Node, aligned: bool) -> bool:
         """Return whether a value has one element per row."""
