@@ -56,6 +56,7 @@ PRODUCTS = (
     "generated/matmul_epilogue-3-1",
     "generated/matmul_shapes-3-1",
     "generated/recurrent-3-0",
+    "generated/short-1-14",
 )
 """Tasks with a product that a kernel computes."""
 CHAINS = (

@@ -79,7 +79,7 @@ def test_short_tasks_are_one_operator_or_layer_and_little_else() -> None:
     assert sum(count <= 2 for count in counts) > 0.8 * len(counts)
     for part in ("torch.bmm(", "nn.Conv2d(", "torch.cumsum(", "torch.cumprod(", "torch.softmax(", "nn.GroupNorm("):
         assert any(part in task.source for task in tasks), part
-    for part in ("torch.cat((torch.zeros_like(x", "bik,bkj->bij", "bpik,kj->bpij", "torch.argm"):
+    for part in ("torch.cat((torch.zeros_like(x", "bik,bkj->bij", "bpik,kj->bpij", "torch.argm", "F.cross_entropy("):
         assert any(part in task.source for task in tasks), part
     # A product, a sum or a convolution without bias on its own would be a task of a benchmark for one operator.
     alone = [task.source for task, count in zip(tasks, counts, strict=True) if count == 1]

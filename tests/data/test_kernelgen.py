@@ -69,7 +69,7 @@ IDS = (
     "generated/recurrent-3-0",
     "generated/recurrent-3-1",
     "generated/recurrent-3-5",
-    "generated/short-1-47",
+    "generated/short-1-130",
     "generated/short-1-65",
     "generated/short-1-112",
     "generated/short-1-120",

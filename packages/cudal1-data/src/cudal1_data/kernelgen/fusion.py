@@ -278,7 +278,7 @@ def plan(roots: Sequence[Node], *, most: int = 64) -> list[Step]:
     depth: dict[int, int] = {}
     for node in order:
         below = [depth[id(one)] for one in node.operands]
-        depth[id(node)] = max(below, default=0) + (node.kind in ("opaque", "loop"))
+        depth[id(node)] = max(below, default=0) + (node.kind in ("opaque", "loop") and not node.placed)
         if node.fusable and id(node) not in light:
             _place(node, groups, depth, light, most)
     steps = _ordered(order, roots, groups, light, depth)

@@ -43,7 +43,7 @@ from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import Axis, reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.structure import nodes
-from cudal1_data.generator.values import Dims, Value, combine
+from cudal1_data.generator.values import Dims, Value, combine, invariant
 from cudal1_data.generator.windows import cost_ns, drawn_pool, drawn_window, through
 
 _FLAT: tuple[Dims, ...] = (("ROWS", "COLS"), ("ROWS", "COLS"), ("BATCH", "ROWS", "COLS"))
@@ -68,8 +68,8 @@ _PRODUCTS: tuple[tuple[str, Dims, Dims, str], ...] = (
 """Products: text, shapes of both factors, addition to the operator's name in the structure."""
 _PLANE, _CUBE = 2, 3
 """Dimensions of planes and of cubes."""
-_PLACE_NS = 1.5
-"""Time of an element of a search for the largest on one core."""
+_PLACE_NS, _LOSS_NS = 1.5, 3.0
+"""Time of an element of a search for the largest, and of a cross-entropy, on one core."""
 _TAP_NS, _MAX_REACH = 4.0, 3
 """Time of an element of a pool's window on one core, and samples of the grid on both sides of one."""
 _KNOWN = (
@@ -261,6 +261,27 @@ def _loss(program: Program, draw: Draw) -> None:
     plane(program, draw, dims)
 
 
+def _labelled(program: Program, draw: Draw) -> None:
+    """Write the cross-entropy of each row of logits and its label, behind a step."""
+    dims = ("ROWS", "COLS")
+    h = program.keep(plain_step(program, draw, program.input("x", dims, kind="uneven")))
+    if invariant(h, ("shift",)):
+        raise UnsuitableError("a cross-entropy cancels a shift")
+    labels = program.index("labels", ("ROWS",), "COLS")
+    # The logit of a label is any element of the row.
+    mine = grid.mixed(draw, h.grid, labels.grid, spread=grid.size(h.grid.values), kind="column")
+    whole = grid.rows(lambda line: math.log(sum(map(math.exp, line))), h.grid)
+    sample = whole and grid.apply(lambda total, one: total - one, whole, mine)
+    if sample is None:
+        raise UnsuitableError("exponentials overflow")
+    program.cost_ns += _LOSS_NS
+    text = f'F.cross_entropy({h.text}, {labels.text}, reduction="none")'
+    program.returns(
+        finished(program, draw, combine("cross_entropy", text, ("ROWS",), sample, h, labels, detail="rows"))
+    )
+    plane(program, draw, dims)
+
+
 def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None:
     """Write an operator with one pointwise step before or behind it; shares are small, so they come last."""
     if draw.chance(0.5) or operator is softmax_over_features:
@@ -271,7 +292,7 @@ def _with_a_step(program: Program, draw: Draw, x: Value, operator: Step) -> None
 
 
 _FORMS = (
-    *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss, _place],
+    *[_two_steps, _two_steps, _product, _product, _layer, _reduction, _rows, _maps, _scan, _loss, _place, _labelled],
     *[_convolution] * 4,
     _pool,
     _pool,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import dtypes, einsum, lookups, norms, pieces, shapes
 from cudal1_data.kernelgen.frontend.attention import attention
+from cudal1_data.kernelgen.frontend.cross_entropy import cross_entropy
 from cudal1_data.kernelgen.frontend.exclusive import exclusive_sums
 from cudal1_data.kernelgen.frontend.layout import repeated
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
@@ -78,7 +79,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     name = _ALIASES.get(name, name)
     if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})", rank=int(name[-2]))
-    for in_kernels in (_windows, _looked_up, _repeated, attention, exclusive_sums, einsum.as_product):
+    for in_kernels in (_windows, _looked_up, _repeated, attention, exclusive_sums, einsum.as_product, cross_entropy):
         if (found := in_kernels(name, args, named)) is not None:
             return found
     if ("functional." in text or text.startswith("F.")) and (norm := norms.function(name, args, named)) is not None:

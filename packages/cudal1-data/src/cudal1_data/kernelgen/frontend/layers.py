@@ -51,8 +51,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     Raises:
         UnsuitableError: The layer is not supported.
     """
-    if module.kind == "TripletMarginLoss":
-        return _triplet(module, args)
+    if module.kind in ("CrossEntropyLoss", "TripletMarginLoss"):
+        return _loss(module, args)
     if len(args) != 1 or not isinstance(args[0], Node):
         raise UnsuitableError(f"{module.name}(...) is not called with one tensor; templates read layers of one")
     x = args[0]
@@ -186,6 +186,14 @@ def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
         raise UnsuitableError(f"{module.name}(...) has an input of shape {x.dims}; templates read a batch of maps")
     given = {name: value for name, value in given.items() if name not in ("return_indices", "ceil_mode")}
     return with_edges(shapes.windows(x.dims, given), module.name.removeprefix("self.")), given
+
+
+def _loss(module: Layer, args: Sequence[Value]) -> Value:
+    if module.kind == "TripletMarginLoss":
+        return _triplet(module, args)
+    if module.args:
+        raise UnsuitableError(f"{module.name} has settings by position; templates read them by name")
+    return calls.call("cross_entropy", "F.cross_entropy", args, module.kwargs)
 
 
 def _triplet(module: Layer, args: Sequence[Value]) -> Value:
