@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from cudal1_data import load_task
-from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.task import Task
 from doubles.cuda import Gpu, doubled
-from template_programs import error_of, errors_of_forms, reference_of
+from template_programs import built_for_sm_90, error_of, errors_of_forms, reference_of
 
 FORMS = {
     "rows": "return torch.argmax(x, dim=-1)",
@@ -80,3 +81,16 @@ def test_places_are_correct_in_the_interpreter(tmp_path: Path) -> None:
         f"columns, looped={one}, columns" for one in (0, 1)
     }
     assert {name: error for name, error in errors.items() if not error <= 1e-6} == {}
+
+
+@pytest.mark.slow
+def test_triton_builds_places_for_sm_90(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    paths: list[Path] = []
+    for name in ("rows", "columns", "with the extreme", "halves"):
+        reference = read(source_of(FORMS[name]))
+        for looped in (0, 1):
+            program = triton_program(reference, plan(reference.roots), Choice(block=16, looped=looped))
+            paths.append(tmp_path / f"build_{len(paths)}.json")
+            paths[-1].write_text(json.dumps({"reference": source_of(FORMS[name]), "source": program}))
+    assert built_for_sm_90(*paths)["said"] == {}

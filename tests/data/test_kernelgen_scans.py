@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from cudal1_data import load_task
-from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.ir import Node
 from cudal1_data.task import Task
 from doubles.cuda import Gpu, doubled
-from template_programs import error_of, errors_of_forms, reference_of
+from template_programs import built_for_sm_90, error_of, errors_of_forms, reference_of
 
 TOLERANCE = 1e-5
 PRODUCTS = {
@@ -86,3 +87,16 @@ def test_scans_are_correct_in_the_interpreter(tmp_path: Path) -> None:
     assert {name for name in errors if name.endswith(", in parts")} == {f"{name}, in parts" for name in forms}
     allowed = {name: 2**-10 if name.startswith("halves") else TOLERANCE for name in errors}
     assert {name: error for name, error in errors.items() if not error <= allowed[name]} == {}
+
+
+@pytest.mark.slow
+def test_triton_builds_scans_for_sm_90(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    paths: list[Path] = []
+    for name in ("both", "products down"):
+        reference = read(source_of(PRODUCTS[name]))
+        for looped in (0, 1):
+            program = triton_program(reference, plan(reference.roots), Choice(block=16, looped=looped))
+            paths.append(tmp_path / f"build_{len(paths)}.json")
+            paths[-1].write_text(json.dumps({"reference": source_of(PRODUCTS[name]), "source": program}))
+    assert built_for_sm_90(*paths)["said"] == {}
