@@ -125,8 +125,8 @@ class SftSettings(Frozen):
     """Stream of generated tasks to learn from instead, such as `generated?seed=0`, or several that alternate. Templates
     render any number of pairs while the model trains, without a file. The pairs are not judged."""
     respelled: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the stream's tasks that are written as other people would write them: with other names, layers for
-    functions, one operation a line. Held-out tasks are not."""
+    """Share of the stream's tasks that are written as other people would write them: with layers for functions, other
+    formulas, one operation a line. Held-out tasks are not."""
     taught: tuple[Backend, ...] = ()
     """Backends of the kernels that a stream teaches as answers; all that templates write for the device by default. The
     others may be exemplars."""
