@@ -175,6 +175,15 @@ def test_a_full_disk_under_standard_output_is_a_user_error_and_no_finding(option
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("program", ["cudal1_data", "cudal1_env", "cudal1_agent"])
+def test_help_on_a_full_disk_is_a_user_error(program: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", program, "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    said = "cannot write to standard output: No space left on device; redirect it elsewhere\n"
+    assert (done.returncode, done.stderr) == (commandline.USER_ERROR, said)
+
+
 def test_a_broken_pipe_that_is_not_standard_output_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert commandline.finished("program", Ends(BrokenPipeError("worker")), (OSError,)) == commandline.USER_ERROR
     assert "program: worker" in capfd.readouterr().err

@@ -101,7 +101,7 @@ def _reader_is_gone() -> bool:
 
 
 def _let_go_of_stdout() -> None:
-    """Redirect standard output to /dev/null: its reader (head, less) is gone, and Python flushes it at exit."""
+    """Redirect standard output to /dev/null: it cannot be written, and Python flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -120,10 +120,17 @@ def parsed(parse: Callable[[], Parsed]) -> Parsed:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return parse()
+            try:
+                return parse()
+            finally:
+                sys.stdout.flush()  # the help
     except BrokenPipeError:
         _let_go_of_stdout()
         raise SystemExit(OK) from None
+    except OSError as error:
+        _let_go_of_stdout()
+        print(f"cannot write to standard output: {error.strerror}; redirect it elsewhere", file=sys.stderr)
+        raise SystemExit(USER_ERROR) from None
     except SystemExit as ended:
         text = said.getvalue()
         sys.stderr.write(text)
