@@ -32,6 +32,18 @@ def test_list_reports_broken_tasks_on_stderr(capsys: pytest.CaptureFixture[str],
     assert "3_Broken.py" in captured.err
 
 
+@pytest.mark.parametrize("command", [("list",), ("list", "--json"), ("export", "all.jsonl")])
+def test_a_suite_without_a_task_that_can_be_used_is_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/1_Broken.py").write_text("x = 1\n")
+    assert main([command[0], "mine", *command[1:]]) == 2
+    assert "no task of mine can be used; mend its files, or name another suite" in capsys.readouterr().err
+    assert not Path("all.jsonl").exists()
+
+
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     task = load_suite("starter/diag_matmul")[0]
     assert main(["show", "starter/diag_matmul"]) == 0

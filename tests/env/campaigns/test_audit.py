@@ -225,6 +225,13 @@ def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
     env.close()
 
 
+@pytest.mark.parametrize("scan", [False, True])
+def test_an_audit_of_no_task_is_an_error(tmp_path: Path, scan: bool) -> None:
+    (tmp_path / "1_Broken.py").write_text("x = 1\n")
+    with pytest.raises(SettingsError, match="no task of .* can be used; mend its files"):
+        Audit(suite=str(tmp_path), scan=scan, machine=Machine(device="cpu")).run()
+
+
 def test_an_audit_that_was_cut_off_resumes(judge: AuditJudge, tmp_path: Path) -> None:
     first, second = reference("x + y"), reference("x - y")
     out = tmp_path / "audit.json"

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cudal1_data.errors import BrokenTaskError
+
 if TYPE_CHECKING:
     from cudal1_data.suite import Suite
 
@@ -14,8 +16,14 @@ SHOWN = 10
 
 
 def report_broken(suite: Suite) -> None:
-    """Print to standard error why tasks of a suite cannot be used."""
+    """Print to standard error why tasks of a suite cannot be used.
+
+    Raises:
+        BrokenTaskError: None of them can.
+    """
     report_left_out([str(entry.error) for entry in suite.broken])
+    if suite.broken and not len(suite):
+        raise BrokenTaskError(f"no task of {suite.name} can be used; mend its files, or name another suite")
 
 
 def report_left_out(reasons: Sequence[str]) -> None:

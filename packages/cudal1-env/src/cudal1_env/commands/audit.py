@@ -11,11 +11,12 @@ import tyro
 
 from cudal1_env.commands.campaign import Campaign, Machine, Parts, is_whole
 from cudal1_env.commands.output import log, plain
+from cudal1_env.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudal1_data import Task
+    from cudal1_data import Suite, Task
 
     from cudal1_env.gate import AuditReport
 
@@ -71,8 +72,7 @@ class Audit(Campaign):
         device = resolve_device(self.machine.device)
         file = audit_file(self.out, device, known=self.parts.known, join=self.parts.join)
         suite = load_suite(self.suite, device=device, scale=self.scale)
-        for broken in suite.broken:
-            log(f"left out: {plain(str(broken.error))}")
+        _check_usable(suite)
         if self.parts.join:
             audited = {line.task.name for line in file.lines}
             is_whole(sum(task.id not in audited for task in suite), len(suite), "tasks")
@@ -102,6 +102,7 @@ class Audit(Campaign):
             scans = file.lines
         else:
             suite = load_suite(self.suite, device="cuda" if self.machine.device == "cuda" else "cpu", scale=self.scale)
+            _check_usable(suite)
             tasks = part_of(suite, self.parts.part, lambda task: task.id)
             scans = scan_tasks(tasks, file, lambda text: log(plain(text)))
         if self.json:
@@ -114,6 +115,18 @@ class Audit(Campaign):
     def _conclude(self, report: AuditReport, tasks: Sequence[Task]) -> int:
         print(report.model_dump_json() if self.json else _table(report, tasks))
         return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
+
+
+def _check_usable(suite: Suite) -> None:
+    """Log why tasks are left out.
+
+    Raises:
+        SettingsError: All are.
+    """
+    for broken in suite.broken:
+        log(f"left out: {plain(str(broken.error))}")
+    if not len(suite):
+        raise SettingsError(f"no task of {suite.name} can be used; mend its files, or name another suite")
 
 
 def _table(report: AuditReport, tasks: Sequence[Task]) -> str:
