@@ -6,8 +6,11 @@ import ast
 import contextlib
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +99,30 @@ def test_a_forked_child_that_closes_its_copy_leaves_the_judge_alone() -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert children() == oracles
         assert env.step(FAST)[4]["status"] == "CORRECT"
+
+
+def test_an_interrupt_ends_a_step_at_once() -> None:
+    class OverError(Exception):
+        pass
+
+    def over(*_: object) -> None:
+        raise OverError
+
+    before = signal.signal(signal.SIGUSR1, over)
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGUSR1))
+    env = CudaOptEnv(device="cpu", precision="correct", attempts=2)
+    try:
+        env.reset(seed=0, options=TASK)
+        env.step("class ModelNew(")  # starts what a verdict needs
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(OverError):
+            env.step(f"import time\ntime.sleep(60)\n{FAST}")
+        assert time.monotonic() - began < 20
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
+        env.close()
 
 
 @pytest.mark.slow

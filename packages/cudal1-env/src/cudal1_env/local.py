@@ -51,6 +51,8 @@ class LocalEvaluator:
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
         """Judge many candidates; see `Evaluator`."""
+        if len(jobs) == 1:  # an interrupt ends it at once, and a batch only when its workers have ended
+            return [self.evaluate(*jobs[0], precision=precision)]
         return self._judge().evaluate_many(jobs, precision=precision)
 
     def retire(self) -> dict[str, str]:
