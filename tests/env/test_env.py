@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import random
@@ -16,7 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 from cudal1_data import Suite, UnknownSuiteError, UnknownTaskError, Variant
-from cudal1_env import CudaOptEnv
+from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.archive import Archive
 from cudal1_env.env import MAX_MESSAGE_CHARS, MAX_SPEEDUP
 from cudal1_env.errors import MachineError, SettingsError, TaskError
@@ -318,6 +319,18 @@ def test_an_unknown_suite_and_an_unknown_option() -> None:
         make().reset(options={"seed": 1})
     with pytest.raises(SettingsError, match="the reset option 'task' is 3; give the id"):
         make().reset(options={"task": 3})
+    mixed: Any = {1: 2, "a": 1}
+    with pytest.raises(SettingsError, match=r"unknown reset options \[1, 'a'\]"):
+        make().reset(options=mixed)
+
+
+@pytest.mark.parametrize("options", ["starter/diag_matmul", ["task"]])
+def test_reset_options_that_are_no_mapping_are_refused(options: Any) -> None:
+    with pytest.raises(SettingsError, match="give a dictionary such as {'task': ID}"):
+        make().reset(options=options)
+    vector = CudaOptVectorEnv(2, suite(), evaluator=RuleEvaluator())
+    with contextlib.closing(vector), pytest.raises(SettingsError, match="give a dictionary such as {'task': ID}"):
+        vector.reset(options=options)
 
 
 def test_a_first_reset_that_fails_costs_no_later_verdict() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -112,6 +112,17 @@ def check_arguments(options: Mapping[str, Any]) -> None:
         raise SettingsError(
             "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
         )
+
+
+def check_options(options: object) -> dict[str, Any]:
+    """Return the options of `reset`; None is none.
+
+    Raises:
+        SettingsError: They are no mapping.
+    """
+    if not isinstance(options, Mapping | None):
+        raise SettingsError(f"the reset options are {options!r}; give a dictionary such as {{'task': ID}}")
+    return dict(cast("Mapping[str, Any]", options or {}))
 
 
 class CudaOptEnv(gymnasium.Env[Observation, str]):
@@ -254,15 +265,15 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
-            SettingsError: An option other than `task`.
+            SettingsError: An option other than `task`, or options that are no mapping.
             ClosedEnvironmentError: After `close`.
             TaskError: No task is left that can be judged; or the named one cannot, which `seed_variants` finds out.
             MachineError: The machine broke while known variants were measured (`seed_variants`).
         """
         self._check_open()
         super().reset(seed=seed)
-        given = options or {}
-        if unknown := sorted(set(given) - {"task"}):
+        given = check_options(options)
+        if unknown := [name for name in given if name != "task"]:
             raise SettingsError(f"unknown reset options {unknown}; the only one is 'task'")
         name = given.get("task")
         if not isinstance(name, str | None):

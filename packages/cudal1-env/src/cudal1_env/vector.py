@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cudal1_env.answers import evaluate_or_refuse
 from cudal1_env.archive import Archive
-from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, choose_evaluator, close_owned
+from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, check_options, choose_evaluator, close_owned
 from cudal1_env.errors import SettingsError, check_choice
 from cudal1_env.evaluator import Evaluator
 
@@ -113,9 +113,10 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
 
         Raises:
             ValueError: The number of seeds, or the length of the mask, is not `num_envs`.
+            SettingsError: As in `CudaOptEnv.reset`.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
-        rest = dict(options or {})
+        rest = check_options(options)
         mask = self._mask(rest.pop("reset_mask", None))
         if seed is None:
             seeds = [None] * self.num_envs
