@@ -39,6 +39,8 @@ CPU = with_flags(Settings(), {"device": "cpu"})
         ({"self_train": {"trl": {"max_steps": 0}}}, r"\[self_train.trl\].*max_steps"),
         ({"evaluation": {"train_tasks": 0}}, "train_tasks = 0.*set it to 1"),
         ({"peft": {"rank": 8}}, "LoraConfig does not take"),
+        ({"peft": {"r": -4}}, r"r in the table \[peft\] is -4; set a whole number"),
+        ({"peft": {"r": "x"}}, r"r in the table \[peft\] is 'x'; set a whole number"),
         ({"policy": {"backend": "openai", "url": "http://h/v1", "name": "m"}}, "cannot be trained"),
     ],
 )
@@ -61,6 +63,8 @@ def test_tables_of_stages_that_do_not_run_are_not_checked(tmp_path: Path) -> Non
         ({"policy": {"backend": "openai"}}, "needs url and name"),
         ({"policy": {"url": "http://h/v1"}}, "has no url"),
         ({"embedded": "7b"}, "unknown shape '7b'"),
+        ({"embedded": {"heads": 3}}, "hidden is 256 and heads 3.*multiple of twice the heads"),
+        ({"contrast": {"clip": float("inf")}}, "contrast.clip: Input should be a finite number"),
     ],
 )
 def test_a_policy_without_its_address_and_an_unknown_shape_are_refused(flags: dict[str, Any], said: str) -> None:

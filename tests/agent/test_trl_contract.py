@@ -111,7 +111,13 @@ def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> No
     ("changes", "said"),
     [
         ({"output_dir": "elsewhere"}, "exact resumption"),
-        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": 0}, "max_steps in a trl table is 0; set a number above 0"),
+        ({"max_steps": -1}, "max_steps in a trl table is -1; set a finite number that is not below 0"),
+        ({"learning_rate": -1.0}, "learning_rate in a trl table is -1.0; set a finite number that is not below 0"),
+        ({"temperature": float("nan")}, "temperature in a trl table is nan; set a finite number"),
+        ({"per_device_train_batch_size": -8}, "per_device_train_batch_size in a trl table is -8"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps in a trl table is 0; set a number above 0"),
+        ({"max_completion_length": -1}, "max_completion_length in a trl table is -1"),
         ({"max_steps": "many"}, "max_steps in a trl table is 'many': Input should be a valid integer"),
         ({"temperature": "hot"}, "temperature in a trl table is 'hot': Input should be a valid number"),
         ({"bf16": "yes"}, "bf16 in a trl table is 'yes': Input should be a valid boolean"),
@@ -122,6 +128,11 @@ def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> No
 def test_an_invalid_trl_table_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
+
+
+def test_a_trl_table_without_its_number_of_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="max_steps in a trl table is missing"):
+        arguments(GRPOConfig, {}, folder=tmp_path, seed=0, use_cpu=True)
 
 
 def test_kernels_that_are_not_installed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

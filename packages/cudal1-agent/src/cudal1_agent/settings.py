@@ -31,7 +31,7 @@ RENAMED = {"sft": {"most_per_task": "max_per_task"}}
 class Frozen(BaseModel):
     """Base of all settings: frozen, and an unknown name is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class EmbeddedModel(Frozen):
@@ -44,13 +44,22 @@ class EmbeddedModel(Frozen):
     layers: int = Field(default=2, ge=1)
     """Decoder layers. At equal cost, two learn the corpus sooner than three or more (docs/log.md)."""
     heads: int = Field(default=4, ge=1)
-    """Attention heads; divides `hidden`."""
+    """Attention heads; `hidden` is a multiple of twice their number."""
     intermediate: int = Field(default=704, ge=16)
     """Width of the feed-forward layers."""
     deviation: float = Field(default=0.05, gt=0)
     """Standard deviation of the initial weights."""
     context: int = Field(default=1024, ge=128)
     """Longest sequence in tokens, prompt and answer together."""
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> Self:
+        if self.hidden % (2 * self.heads):
+            raise ValueError(
+                f"hidden is {self.hidden} and heads {self.heads}, but each head needs a whole, even number of values; "
+                "set hidden to a multiple of twice the heads"
+            )
+        return self
 
 
 SHAPES: dict[str, EmbeddedModel] = {

@@ -50,6 +50,22 @@ OURS = frozenset(
 )
 """Settings of TRL that exact resumption depends on; a config file may not set them."""
 
+ABOVE_ZERO = frozenset(
+    {
+        "max_steps",
+        "save_steps",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "generation_batch_size",
+        "steps_per_generation",
+        "num_iterations",
+        "max_length",
+        "max_completion_length",
+        "temperature",
+    }
+)
+"""Settings of TRL that 0 makes useless. No setting of TRL means anything below 0 here: stages end by steps."""
+
 _UNSTABLE = re.compile(r"epoch|num_tokens|step_time|runtime|per_second|flos")
 """Names in TRL's log whose values differ in a resumed run, or repeat the step."""
 
@@ -83,10 +99,9 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
             TypeAdapter[object](types[name]).validate_python(value, strict=True)
         except ValidationError as error:
             raise ConfigError(f"{name} in a trl table is {value!r}: {error.errors()[0]['msg']}") from error
-    if table.get("max_steps", -1) < 1:
-        raise ConfigError(
-            f"max_steps in a trl table is {table.get('max_steps')}; set 1 or more: stages end by number of steps"
-        )
+        _check_number(name, value)
+    if "max_steps" not in table:
+        raise ConfigError("max_steps in a trl table is missing; set 1 or more: stages end by number of steps")
     values: dict[str, Any] = {
         "report_to": "none",
         "project": "cudal1",
@@ -117,6 +132,18 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
             "table; otherwise a resumed run would lose what was logged between them"
         )
     return made
+
+
+def _check_number(name: str, value: object) -> None:
+    """Check the range of a number, which TRL does not check before the stage begins.
+
+    Raises:
+        ConfigError: It is not finite, or too small.
+    """
+    if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"{name} in a trl table is {value}; set a finite number that is not below 0")
+    if value == 0 and name in ABOVE_ZERO:
+        raise ConfigError(f"{name} in a trl table is 0; set a number above 0")
 
 
 class Keeper(TrainerCallback):
@@ -234,6 +261,9 @@ def lora_of(peft: Mapping[str, Any]) -> LoraConfig | None:
 
     if not peft:
         return None
+    rank = peft.get("r", 8)
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"r in the table [peft] is {rank!r}; set a whole number of 1 or more")
     try:
         return LoraConfig(**{"task_type": "CAUSAL_LM", **peft})
     except (TypeError, ValueError) as error:
