@@ -43,6 +43,8 @@ def test_model_makes_a_folder_and_prints_it(
         (("watch", "{tmp}/run", "--interval", "1e300"), "at most 3600"),
         (("train", "--config", "{tmp}/none.toml"), "cannot read the config file"),
         (("train", "--run-dir", "{tmp}/run"), "--resume"),
+        (("train", "--run-dir", "{tmp}/run", "--dry-run"), "--resume"),
+        (("train", "--run-dir", "{tmp}", "--dry-run"), "holds other files; name a new or an empty one"),
         (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),
         (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 requested"),
         (("train", "--from", "{tmp}/run@sft", "--dry-run"), "is not finished, so there is nothing to fork from"),

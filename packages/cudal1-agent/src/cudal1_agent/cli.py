@@ -119,7 +119,7 @@ class Train:
         """Train, and print the stage table."""
         from cudal1_agent.config import load_settings, merged, read_configs, with_flags
         from cudal1_agent.run.deadline import seconds_of
-        from cudal1_agent.run.folder import read_settings
+        from cudal1_agent.run.folder import check_unused, read_settings
 
         seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         run_dir = self.run_dir
@@ -150,6 +150,8 @@ class Train:
             settings = with_flags(read_settings(run_dir), named) if asked else None
         else:
             settings = load_settings(self.config, flags)
+        if self.folder.dry_run and not self.folder.resume:
+            check_unused(run_dir)
         if not self.folder.dry_run:
             print(f"cudal1-agent: {'resuming' if self.folder.resume else 'beginning'} {run_dir}", file=sys.stderr)
 

@@ -91,8 +91,7 @@ class RunFolder:
         Raises:
             RunError: The path holds something already.
         """
-        if path.exists() and not (path.is_dir() and {entry.name for entry in path.iterdir()} <= _BEFORE_BEGINNING):
-            raise RunError(_why_not(path))
+        check_unused(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
         write_aside(path / CONFIG, settings.model_dump_json(indent=2) + "\n")
@@ -267,6 +266,16 @@ def _lock(path: Path) -> IO[str]:
         lock.close()
         raise RunError(f"another process is training in {path}; wait for it, or name another --run-dir") from error
     return lock
+
+
+def check_unused(path: Path) -> None:
+    """Check that a run can begin in a directory, which need not exist.
+
+    Raises:
+        RunError: The path holds something already.
+    """
+    if path.exists() and not (path.is_dir() and {entry.name for entry in path.iterdir()} <= _BEFORE_BEGINNING):
+        raise RunError(_why_not(path))
 
 
 def _why_not(path: Path) -> str:
