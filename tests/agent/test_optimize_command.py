@@ -36,7 +36,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("none.py",), "cannot read none.py"),
+        (("none.py",), "cannot read none.py: No such file or directory; name a file of Python text"),
         (("{file}:Scald",), "did you mean 'Scaled'"),
         (("{file}", "--budget", "soon"), "invalid --budget 'soon': write a time"),
         (("{file}", "--candidates", "0"), "give 1 or more"),

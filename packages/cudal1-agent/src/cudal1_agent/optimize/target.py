@@ -59,7 +59,8 @@ def read_target(what: str) -> Target:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptimizeError(f"cannot read {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise OptimizeError(f"cannot read {path}: {reason}; name a file of Python text") from error
     tree = parse(text, where=str(path))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

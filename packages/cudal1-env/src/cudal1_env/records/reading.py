@@ -27,7 +27,8 @@ def read_record(path: Path) -> Evaluation:
         # No splitlines: a program's text may hold characters that splitlines takes for the end of a line.
         lines = path.read_text(encoding="utf-8").strip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read the record {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise RecordError(f"cannot read the record {path}: {reason}; name a file of `evaluate --json`") from error
     for text in ("\n".join(lines), lines[-1]):
         with contextlib.suppress(ValidationError):
             return Evaluation.model_validate_json(text)

@@ -41,7 +41,8 @@ def read_tokens(path: Path | None, host: str) -> tuple[str, ...]:
     try:
         tokens = tuple(line.strip() for line in path.read_text(encoding="ascii").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read the token file {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise SettingsError(f"cannot read the token file {path}: {reason}; name a file with a token a line") from error
     if not tokens or any(len(token) < _MIN_TOKEN_CHARS for token in tokens):
         raise SettingsError(f"{path} must hold tokens of at least {_MIN_TOKEN_CHARS} characters, one a line")
     return tokens
