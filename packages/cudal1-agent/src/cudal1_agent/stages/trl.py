@@ -140,10 +140,11 @@ def _check_number(name: str, value: object) -> None:
     Raises:
         ConfigError: It is not finite, or too small.
     """
-    if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{name} in a trl table is {value}; set a finite number that is not below 0")
-    if value == 0 and name in ABOVE_ZERO:
-        raise ConfigError(f"{name} in a trl table is 0; set a number above 0")
+    if not isinstance(value, int | float):
+        return
+    least = "above 0" if name in ABOVE_ZERO else "of 0 or more"
+    if not (math.isfinite(value) and value >= 0) or (value == 0 and name in ABOVE_ZERO):
+        raise ConfigError(f"{name} in a trl table is {value}; set a finite number {least}")
 
 
 class Keeper(TrainerCallback):
