@@ -116,7 +116,10 @@ def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> No
         ({"learning_rate": -1.0}, "learning_rate in a trl table is -1.0; set a finite number of 0 or more"),
         ({"temperature": float("nan")}, "temperature in a trl table is nan; set a finite number"),
         ({"per_device_train_batch_size": -8}, "per_device_train_batch_size in a trl table is -8"),
-        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps in a trl table is 0; set a finite number above 0"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps in a trl table is 0; set a finite number above 0",
+        ),
         ({"max_completion_length": -1}, "max_completion_length in a trl table is -1"),
         ({"max_steps": "many"}, "max_steps in a trl table is 'many': Input should be a valid integer"),
         ({"temperature": "hot"}, "temperature in a trl table is 'hot': Input should be a valid number"),
