@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ _NAMED_FROM = 16
 _MAKERS = ("rand", "randn", "ones", "zeros", "empty")
 """Functions of torch whose positional arguments are a shape."""
 _INPUTS = tuple("xyzwabcde")
-_IMPORTS = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F"
+_IMPORTS = ("import torch", "import torch.nn as nn", "import torch.nn.functional as F")
 
 
 class _UnusualError(Exception):
@@ -56,7 +57,7 @@ def canonical(reference: str) -> str:
     shown = plain(reference)
     try:
         tree = _Reference(ast.parse(shown)).written()
-    except (_UnusualError, SyntaxError, ValueError):
+    except (_UnusualError, SyntaxError, ValueError, RecursionError):
         return shown
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
@@ -83,6 +84,8 @@ class _Reference:
             raise _UnusualError
         self.forward = methods["forward"]
         self.constants = _constants(tree)
+        if not set(_IMPORTS) >= {one for one in _imported(tree) if one.split()[-1] in ("torch", "nn", "F", "*")}:
+            raise _UnusualError
         usual = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
         lines = [one for one in tree.body if not isinstance(one, usual)]
         if any(not isinstance(one, ast.Assign) or not _targets(one) <= self.constants.keys() for one in lines):
@@ -116,14 +119,17 @@ class _Reference:
 
     def _fill_in(self) -> None:
         """Replace arguments of the constructor, and numbers that it keeps in `self`, by their values."""
-        (returned,) = self.init_inputs.body if len(self.init_inputs.body) == 1 else (None,)
+        match self.init_inputs.body:
+            case [ast.Return(ast.List(elements)) as returned]:
+                given = [_Filler(self.constants, {}).filled(one) for one in elements]
+            case _:
+                raise _UnusualError
         arguments = self.constructor.args
-        if not isinstance(returned, ast.Return) or arguments.kwarg or arguments.kwonlyargs:
-            raise _UnusualError
         rest = arguments.vararg
+        if arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            raise _UnusualError
         if rest is not None and rest.arg in _loads(self.constructor):
             raise _UnusualError
-        given = [_Filler(self.constants, {}).filled(one) for one in cast(ast.List, returned.value).elts]
         names = [one.arg for one in arguments.args[1:]]
         defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
         values = {**defaults, **dict(zip(names, given, strict=False))}
@@ -152,13 +158,12 @@ class _Reference:
         values = dict[str, ast.expr]()
         for line in list(self.constructor.body):
             match line:
-                case ast.Assign([ast.Attribute(ast.Name("self"), name)], value) if written[
-                    name
-                ] == 1 and self._is_value(value):
+                case ast.Assign([ast.Attribute(ast.Name("self"), name)], value) if self._is_kept(value, written[name]):
                     values[name] = value
                     self.constructor.body.remove(line)
                 case _:
                     pass
+        self.constructor.body = self.constructor.body or [ast.Pass()]
 
         class Members(ast.NodeTransformer):
             def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -166,6 +171,10 @@ class _Reference:
                 return values.get(node.attr, node) if ast.unparse(node.value) == "self" else node
 
         Members().visit(self.model)
+
+    def _is_kept(self, value: ast.expr, times: int) -> bool:
+        """Return whether a member that is assigned so often always has a value that is no list, which may change."""
+        return times == 1 and self._is_value(value) and not any(isinstance(one, ast.List) for one in ast.walk(value))
 
     def _is_value(self, node: ast.expr) -> bool:
         """Return whether an expression is a number, a text, None, the name of a size, or a tuple of these."""
@@ -258,15 +267,21 @@ class _Reference:
         if not own & {"torch", "nn", "F"}:
             rest = [_Modules().visit(one) for one in rest]
         used = {name for one in rest for name in _loads(one)}
-        imports = {ast.unparse(one): one for one in ast.parse(_IMPORTS).body}
-        for one in self.tree.body:
-            if isinstance(one, ast.Import | ast.ImportFrom):
-                one.names = [name for name in one.names if (name.asname or name.name.partition(".")[0]) in used]
-                imports |= {ast.unparse(one): one} if one.names else {}
-        if "F" not in used:
-            imports.pop("import torch.nn.functional as F")
+        wanted = dict.fromkeys([*_IMPORTS, *_imported(self.tree)])
+        imports = [one for one in wanted if one in _IMPORTS[:2] or one.split()[-1].partition(".")[0] in used]
         sizes = [ast.Assign([ast.Name(name, ast.Store())], value) for name, value in self.sizes.items()]
-        return ast.Module([*imports.values(), *sizes, *rest], [])
+        return ast.Module([*ast.parse("\n".join(imports)).body, *sizes, *rest], [])
+
+
+def _imported(tree: ast.Module) -> list[str]:
+    """Return a module's imports, one line for each name."""
+    found = list[str]()
+    for one in tree.body:
+        if isinstance(one, ast.Import):
+            found += [ast.unparse(ast.Import([name])) for name in one.names]
+        elif isinstance(one, ast.ImportFrom):
+            found += [ast.unparse(ast.ImportFrom(one.module, [name], one.level)) for name in one.names]
+    return ["import torch.nn as nn" if one == "from torch import nn" else one for one in found]
 
 
 class _Modules(ast.NodeTransformer):
@@ -324,9 +339,10 @@ class _Filler(ast.NodeTransformer):
         if left is None or right is None or type(node.op) not in _OPERATORS:
             return node
         try:
-            return _literal(_OPERATORS[type(node.op)](left, right))
+            found = _OPERATORS[type(node.op)](left, right)
         except ArithmeticError:
             return node
+        return _literal(found) if math.isfinite(found) else node
 
 
 def _write_layer(call: ast.Call, layer: type[torch.nn.Module]) -> None:
@@ -398,7 +414,7 @@ def _assigned(
         case ast.Tuple(names), ast.Tuple(values) if len(names) == len(values) and isinstance(value, ast.Tuple):
             pairs = zip(names, value.elts, values, strict=True)
             return {name: one for part in pairs for name, one in _assigned(*part, known).items()}
-        case ast.Name(name), ast.Constant() | ast.UnaryOp():
+        case ast.Name(name), _ if isinstance(filled, ast.Constant) or _number(filled) is not None:
             return {name: filled}
         case ast.Name(name), ast.Tuple(values) if all(_number(one) is not None for one in values):
             kept = _Filler(known, {}).filled(ast.parse(ast.unparse(value), mode="eval").body)
