@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 from cudal1_data.copies import is_copy
 
+from cudal1_agent.data.dimensions import count_from_the_end
 from cudal1_agent.data.plain import plain
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -103,6 +104,7 @@ class _Reference:
         self._write_layers()
         self._name_sizes(named)
         self._name_inputs()
+        count_from_the_end(self.forward, self._dimensions())
         return self._ordered()
 
     def _fill(
@@ -221,6 +223,27 @@ class _Reference:
         lines.append(last)
         _rename(self.inputs, dict(zip(returned, _INPUTS, strict=False)))
         _rename(self.forward, dict(zip(names, _INPUTS, strict=False)))
+
+    def _dimensions(self) -> dict[str, int]:
+        """Return the number of dimensions of inputs that are made in one line."""
+        found = dict[str, int]()
+        for line in self.inputs.body:
+            match line:
+                case ast.Assign([ast.Name(name)], made):
+                    found.pop(name, None)
+                    match made:
+                        case ast.Call(ast.Attribute(ast.Call() as inner, "half" | "bfloat16" | "double"), []):
+                            made = inner
+                        case _:
+                            pass
+                    match made:
+                        case ast.Call(ast.Attribute(ast.Name("torch"), maker), sizes) if maker in _MAKERS:
+                            found |= {} if any(isinstance(one, ast.Starred) for one in sizes) else {name: len(sizes)}
+                        case _:
+                            pass
+                case _:
+                    pass
+        return found
 
     def _sizes(self) -> list[str]:
         """Return the constants that keep a name: dimensions of inputs, and other sizes that are large."""
