@@ -9,30 +9,19 @@ program for the reference, because its constructor takes any arguments.
 from __future__ import annotations
 
 import ast
-import inspect
-import math
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
-import torch
 from cudal1_data.copies import is_copy
 
+from cudal1_agent.data.constants import Filler, assigned_by, constants_of, is_int, is_load, loads, number, stored_in
 from cudal1_agent.data.dimensions import count_from_the_end
+from cudal1_agent.data.layer_arguments import write_layers
 from cudal1_agent.data.plain import plain
 
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.USub: operator.neg,
-}
 _NAMED_FROM = 16
 """Sizes below this that no input has are written as numbers: kernel sizes, strides, groups, dimensions."""
 _MAKERS = ("rand", "randn", "ones", "zeros", "empty")
@@ -84,12 +73,12 @@ class _Reference:
         if "forward" not in methods or any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(tree)):
             raise _UnusualError
         self.forward = methods["forward"]
-        self.constants = _constants(tree)
+        self.constants = constants_of(tree)
         if not set(_IMPORTS) >= {one for one in _imported(tree) if one.split()[-1] in ("torch", "nn", "F", "*")}:
             raise _UnusualError
         usual = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
         lines = [one for one in tree.body if not isinstance(one, usual)]
-        if any(not isinstance(one, ast.Assign) or not _targets(one) <= self.constants.keys() for one in lines):
+        if any(not isinstance(one, ast.Assign) or not assigned_by(one) <= self.constants.keys() for one in lines):
             raise _UnusualError
         self.constructor = methods.get("__init__") or cast(
             ast.FunctionDef, ast.parse("def __init__(self):\n    super().__init__()").body[0]
@@ -101,7 +90,7 @@ class _Reference:
         self._fill(self.constants, {})
         named = self._sizes()
         self._fill({name: value for name, value in self.constants.items() if name not in named}, {}, numbers=True)
-        self._write_layers()
+        write_layers(self.model)
         self._name_sizes(named)
         self._name_inputs()
         count_from_the_end(self.forward, self._dimensions())
@@ -112,7 +101,7 @@ class _Reference:
     ) -> None:
         """Replace names in classes and functions."""
         for one in self._parts():
-            _Filler(constants, values, numbers=numbers).visit_scope(one)
+            Filler(constants, values, numbers=numbers).visit_scope(one)
 
     def _parts(self) -> list[ast.stmt]:
         """Return the model, then other classes and functions."""
@@ -123,14 +112,14 @@ class _Reference:
         """Replace arguments of the constructor, and numbers that it keeps in `self`, by their values."""
         match self.init_inputs.body:
             case [ast.Return(ast.List(elements)) as returned]:
-                given = [_Filler(self.constants, {}).filled(one) for one in elements]
+                given = [Filler(self.constants, {}).filled(one) for one in elements]
             case _:
                 raise _UnusualError
         arguments = self.constructor.args
         rest = arguments.vararg
         if arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise _UnusualError
-        if rest is not None and rest.arg in _loads(self.constructor):
+        if rest is not None and rest.arg in loads(self.constructor):
             raise _UnusualError
         names = [one.arg for one in arguments.args[1:]]
         defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
@@ -142,10 +131,10 @@ class _Reference:
         ):
             raise _UnusualError
         inner = [one.arg for line in self.constructor.body for one in ast.walk(line) if isinstance(one, ast.arg)]
-        if (_stored(self.constructor) | set(inner)) & values.keys():
+        if (stored_in(self.constructor) | set(inner)) & values.keys():
             raise _UnusualError
         self.constructor.args = cast(ast.FunctionDef, ast.parse("def f(self, *args): pass").body[0]).args
-        filler = _Filler(self.constants, values)
+        filler = Filler(self.constants, values)
         self.constructor.body = [filler.visit(one) for one in self.constructor.body]
         if self.constructor not in self.model.body:
             self.model.body.insert(0, self.constructor)
@@ -155,7 +144,7 @@ class _Reference:
     def _fill_in_members(self) -> None:
         """Replace attributes of `self` that are numbers by their values, and drop their assignments."""
         written = Counter(
-            one.attr for one in ast.walk(self.model) if isinstance(one, ast.Attribute) and not _is_load(one)
+            one.attr for one in ast.walk(self.model) if isinstance(one, ast.Attribute) and not is_load(one)
         )
         values = dict[str, ast.expr]()
         for line in list(self.constructor.body):
@@ -191,17 +180,6 @@ class _Reference:
                 return self._is_value(left) and self._is_value(right)
             case _:
                 return isinstance(node, ast.Constant)
-
-    def _write_layers(self) -> None:
-        """Write the arguments of layers by position and by keyword as their signatures have them."""
-        for call in [one for one in ast.walk(self.model) if isinstance(one, ast.Call)]:
-            match call.func:
-                case ast.Attribute(ast.Name("nn") | ast.Attribute(ast.Name("torch"), "nn"), name):
-                    layer = getattr(torch.nn, name, None)
-                    if inspect.isclass(layer) and issubclass(layer, torch.nn.Module):
-                        _write_layer(call, layer)
-                case _:
-                    pass
 
     def _name_inputs(self) -> None:
         """Name the inputs of `forward` and of `get_inputs` by their place."""
@@ -259,9 +237,9 @@ class _Reference:
                     call.args = [self._named(one) for one in call.args]
                 case _:
                     pass
-        sizes = {name: int(_number(value) or 0) for name, value in self.constants.items() if _is_int(value)}
-        of_inputs = [one for one in _loads(self.inputs) if one in sizes]
-        large = [name for one in self._parts() for name in _loads(one) if sizes.get(name, 0) >= _NAMED_FROM]
+        sizes = {name: int(number(value) or 0) for name, value in self.constants.items() if is_int(value)}
+        of_inputs = [one for one in loads(self.inputs) if one in sizes]
+        large = [name for one in self._parts() for name in loads(one) if sizes.get(name, 0) >= _NAMED_FROM]
         return list(dict.fromkeys([*of_inputs, *large]))
 
     def _name_sizes(self, named: Sequence[str]) -> None:
@@ -273,11 +251,11 @@ class _Reference:
         self.sizes = {name: self.constants[old] for old, name in new.items()}
 
     def _used(self) -> set[str]:
-        return {name for one in self._parts() for name in _loads(one)}
+        return {name for one in self._parts() for name in loads(one)}
 
     def _named(self, size: ast.expr) -> ast.expr:
         """Return a name for a number among an input's dimensions."""
-        if not _is_int(size) or cast(ast.Constant, size).value == 1:
+        if not is_int(size) or cast(ast.Constant, size).value == 1:
             return size
         name = f"_D{len(self.constants)}"
         self.constants[name] = cast(ast.Constant, size)
@@ -285,11 +263,11 @@ class _Reference:
 
     def _ordered(self) -> ast.Module:
         """Return imports, sizes, classes and functions."""
-        own = _stored(self.tree) | {one.arg for one in ast.walk(self.tree) if isinstance(one, ast.arg)}
+        own = stored_in(self.tree) | {one.arg for one in ast.walk(self.tree) if isinstance(one, ast.arg)}
         rest = [one for one in self.tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
         if not own & {"torch", "nn", "F"}:
             rest = [_Modules().visit(one) for one in rest]
-        used = {name for one in rest for name in _loads(one)}
+        used = {name for one in rest for name in loads(one)}
         wanted = dict.fromkeys([*_IMPORTS, *_imported(self.tree)])
         imports = [one for one in wanted if one in _IMPORTS[:2] or one.split()[-1].partition(".")[0] in used]
         sizes = [ast.Assign([ast.Name(name, ast.Store())], value) for name, value in self.sizes.items()]
@@ -320,159 +298,10 @@ class _Modules(ast.NodeTransformer):
                 return self.generic_visit(node)
 
 
-class _Filler(ast.NodeTransformer):
-    """Replaces names by values, and arithmetic on numbers by its result."""
-
-    def __init__(
-        self, constants: Mapping[str, ast.expr], values: Mapping[str, ast.expr], *, numbers: bool = False
-    ) -> None:
-        self.values = {
-            **{name: value for name, value in constants.items() if numbers or not _is_int(value)},
-            **values,
-        }
-        self.constants = constants
-
-    def filled(self, node: ast.expr) -> ast.expr:
-        """Return an expression with values filled in."""
-        return cast(ast.expr, self.visit(node))
-
-    def visit_scope(self, node: ast.stmt) -> None:
-        """Fill in a statement, except for names that a function has of its own."""
-        if isinstance(node, ast.ClassDef):
-            for one in node.body:
-                self.visit_scope(one)
-        elif isinstance(node, ast.FunctionDef):
-            node.args.defaults = [self.filled(one) for one in node.args.defaults]
-            own = _stored(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-            inner = _Filler({}, {name: value for name, value in self.values.items() if name not in own})
-            node.body = [inner.visit(one) for one in node.body]
-        else:
-            self.visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        value = self.values.get(node.id) if _is_load(node) else None
-        if value is None:
-            return node
-        copied = cast(ast.expr, ast.parse(ast.unparse(value), mode="eval").body)
-        return copied if isinstance(copied, ast.Name) else self.visit(copied)
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        node = cast(ast.BinOp, self.generic_visit(node))
-        left, right = _number(node.left), _number(node.right)
-        if left is None or right is None or type(node.op) not in _OPERATORS:
-            return node
-        try:
-            found = _OPERATORS[type(node.op)](left, right)
-        except ArithmeticError:
-            return node
-        return _literal(found) if math.isfinite(found) else node
-
-
-def _write_layer(call: ast.Call, layer: type[torch.nn.Module]) -> None:
-    """Write a layer's required arguments by position, and others that differ from their defaults by keyword."""
-    parameters = list(inspect.signature(layer).parameters.values())
-    given = dict[str, ast.expr]()
-    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
-        return
-    names = [one.name for one in parameters]
-    if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
-        return
-    given = dict(zip(names, call.args, strict=False)) | {str(one.arg): one.value for one in call.keywords}
-    windowed = "Conv" in layer.__name__ or "Pool" in layer.__name__
-    given = {name: _alike(value) if windowed else value for name, value in given.items()}
-    if "Pool" in layer.__name__ and "stride" in given and _same(given["stride"], given.get("kernel_size")):
-        given.pop("stride")
-    required = [one.name for one in parameters if one.default is one.empty and one.name in given]
-    others = {one.name: one.default for one in parameters if one.default is not one.empty and one.name in given}
-    if not given.keys() <= set(names) or names[: len(required)] != required:
-        return
-    call.args = [given[name] for name in required]
-    usual = {name for name, default in others.items() if _same(given[name], _default(default))}
-    call.keywords = [ast.keyword(name, given[name]) for name in others if name not in usual]
-
-
-def _default(value: object) -> ast.expr | None:
-    return _literal(value) if value is None or isinstance(value, bool | int | float | str) else None
-
-
-def _same(one: ast.expr, other: ast.expr | None) -> bool:
-    """Return whether two expressions have the same text, or the same number."""
-    if other is None:
-        return False
-    left, right = _number(one), _number(other)
-    return ast.unparse(one) == ast.unparse(other) if left is None or right is None else left == right
-
-
-def _alike(node: ast.expr) -> ast.expr:
-    """Return one number for a tuple of equal ones, as torch reads both."""
-    if isinstance(node, ast.Tuple) and node.elts and len({ast.unparse(one) for one in node.elts}) == 1:
-        return node.elts[0]
-    return node
-
-
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return names that a module assigns to numbers, texts or tuples of these, with their values.
-
-    A name that is assigned again has its last value, as functions see it, unless another constant reads it.
-    """
-    read = {name for one in tree.body if isinstance(one, ast.Assign) for name in _loads(one)}
-    times = Counter(name for one in tree.body for name in _targets(one))
-    found = dict[str, ast.expr]()
-    for line in tree.body:
-        match line:
-            case ast.Assign(targets, value):
-                filled = _Filler(found, {}, numbers=True).filled(ast.parse(ast.unparse(value), mode="eval").body)
-                for target in targets:
-                    found |= _assigned(target, value, filled, found)
-            case _:
-                pass
-    return {name: value for name, value in found.items() if times[name] <= 1 or name not in read}
-
-
-def _assigned(
-    target: ast.expr, value: ast.expr, filled: ast.expr, known: Mapping[str, ast.expr]
-) -> dict[str, ast.expr]:
-    """Return what an assignment gives to names: numbers in full, tuples with the names of sizes in them."""
-    match target, filled:
-        case ast.Tuple(names), ast.Tuple(values) if len(names) == len(values) and isinstance(value, ast.Tuple):
-            pairs = zip(names, value.elts, values, strict=True)
-            return {name: one for part in pairs for name, one in _assigned(*part, known).items()}
-        case ast.Name(name), _ if isinstance(filled, ast.Constant) or _number(filled) is not None:
-            return {name: filled}
-        case ast.Name(name), ast.Tuple(values) if all(_number(one) is not None for one in values):
-            kept = _Filler(known, {}).filled(ast.parse(ast.unparse(value), mode="eval").body)
-            parts = cast(ast.Tuple, kept).elts if isinstance(kept, ast.Tuple) else values
-            own = {f"_{name}_{place}": one for place, one in enumerate(parts) if _is_int(one)}
-            places = {one: ast.Name(part, ast.Load()) for part, one in own.items()}
-            return {**own, name: ast.Tuple([places.get(one, one) for one in parts], ast.Load())}
-        case _:
-            return {}
-
-
-def _targets(line: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns."""
-    if isinstance(line, ast.FunctionDef | ast.ClassDef):
-        return set()
-    return {one.id for one in ast.walk(line) if isinstance(one, ast.Name) and not _is_load(one)}
-
-
-def _stored(node: ast.AST) -> set[str]:
-    """Return the names that are assigned anywhere in a node."""
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not _is_load(one)}
-
-
-def _loads(node: ast.AST) -> Iterator[str]:
-    """Yield the names that are read in a node, in the order of the text."""
-    if isinstance(node, ast.Name) and _is_load(node):
-        yield node.id
-    for child in ast.iter_child_nodes(node):
-        yield from _loads(child)
-
-
 def _rename(function: ast.FunctionDef, names: Mapping[str, str]) -> None:
     """Rename variables of a function; others that have one of the new names are renamed, too."""
     nodes = list(ast.walk(function))
-    own = _stored(function) | {one.arg for one in nodes if isinstance(one, ast.arg)}
+    own = stored_in(function) | {one.arg for one in nodes if isinstance(one, ast.arg)}
     taken = own | {one.id for one in nodes if isinstance(one, ast.Name)} | set(names.values())
     clashing = (own & set(names.values())) - names.keys()
     new = dict(names)
@@ -499,26 +328,3 @@ def _spliced(arguments: Sequence[ast.expr]) -> list[ast.expr]:
                 for one in arguments
             )
             return [one for part in lists for one in part]
-
-
-def _number(node: ast.expr) -> float | None:
-    """Return the value of a number's text."""
-    match node:
-        case ast.Constant(value) if isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        case ast.UnaryOp(ast.USub(), ast.Constant(value)) if isinstance(value, int | float):
-            return -value
-        case _:
-            return None
-
-
-def _literal(value: object) -> ast.expr:
-    return ast.parse(repr(value), mode="eval").body
-
-
-def _is_int(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)
-
-
-def _is_load(node: ast.Name | ast.Attribute) -> bool:
-    return isinstance(node.ctx, ast.Load)
