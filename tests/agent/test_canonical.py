@@ -176,6 +176,8 @@ def test_texts_that_are_no_references_do_not_fail(source: str) -> None:
         ("self.count = 1\n        self.count += kernel_size", "self.count"),  # changed later
         ("self.count = kernel_size if kernel_size else 2", "self.count"),  # computed
         ("kernel_size = kernel_size + 1\n        self.count = kernel_size", None),  # an argument that is assigned
+        ("pair = (3,)\n        self.count = pair[0]", None),  # a constant's name
+        ("self.count = pair", "(8, 9)"),
         ("self.count = kernel_size", "7"),
         ("self.count = kernel_size // 2", "3"),
         ("self.count = (kernel_size, -1)", "(7, -1)"),
@@ -187,6 +189,7 @@ def test_only_numbers_that_stay_are_filled_in(line: str, shown: str | None) -> N
     source = f"""\
 import torch
 import torch.nn as nn
+pair = (8, 9)
 class Model(nn.Module):
     def __init__(self, kernel_size):
         super().__init__()

@@ -131,10 +131,10 @@ class _Reference:
         ):
             raise _UnusualError
         inner = [one.arg for line in self.constructor.body for one in ast.walk(line) if isinstance(one, ast.arg)]
-        if (stored_in(self.constructor) | set(inner)) & values.keys():
+        if (stored_in(self.constructor) | set(inner)) & (values.keys() | self.constants.keys()):
             raise _UnusualError
         self.constructor.args = cast(ast.FunctionDef, ast.parse("def f(self, *args): pass").body[0]).args
-        filler = Filler(self.constants, values)
+        filler = Filler({}, values)
         self.constructor.body = [filler.visit(one) for one in self.constructor.body]
         if self.constructor not in self.model.body:
             self.model.body.insert(0, self.constructor)
