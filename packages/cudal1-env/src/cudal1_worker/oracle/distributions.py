@@ -46,10 +46,10 @@ def nature_of(value: Any) -> Nature:
     """Return the properties of one draw of an input."""
     if not is_movable(value):
         return Nature(False, False, False, False, False, False)
-    x = value.double()
-    unit = is_unit(x)
-    ascending = bool((x.diff() >= 0).all())
-    return Nature(True, unit, bool(x.min() >= 0.0), is_symmetric(x), unit and rows_sum_to_one(x), ascending)
+    unit = is_unit(value)
+    ascending = bool((value[..., 1:] >= value[..., :-1]).all())
+    simplex = unit and rows_sum_to_one(value)
+    return Nature(True, unit, bool(value.min() >= 0.0), is_symmetric(value), simplex, ascending)
 
 
 def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature] | None = None) -> list[Any]:
@@ -96,7 +96,8 @@ def is_symmetric(x: torch.Tensor) -> bool:
 
 def rows_sum_to_one(x: torch.Tensor) -> bool:
     """Return whether each row (last dimension) of a floating-point tensor sums to one."""
-    return x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4)
+    total = x.sum(-1, dtype=torch.float64)
+    return x.ndim >= 1 and torch.allclose(total, torch.ones((), dtype=total.dtype, device=x.device), atol=1e-4)
 
 
 def as_large_as_may_be(value: Any) -> Any:

@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from cudal1_worker.oracle.distributions import reals
 
+_PART = 1 << 26
+"""Elements that are compared at a time."""
 DRAWS = 17
 """Maximum draws to compare: one random bit is the same in all of them once in 65,536 times."""
 
@@ -65,9 +67,15 @@ def alike(first: torch.Tensor, second: Any, within: float = 1e-3) -> bool:
         return False
     if not first.numel():
         return True
-    one, other = (reals(part).double().nan_to_num() for part in (first, second))
-    max_difference = within * one.abs().max()
-    return bool(((one - other).abs_() > max_difference).sum() <= within * first.numel())
+    parts = list(zip(*(reals(one).reshape(-1).split(_PART) for one in (first, second)), strict=True))
+    max_difference = within * torch.stack([_wide(one).abs_().amax() for one, _ in parts]).amax()
+    differing = [((_wide(one) - _wide(other)).abs_() > max_difference).sum() for one, other in parts]
+    return bool(torch.stack(differing).sum() <= within * first.numel())
+
+
+def _wide(part: torch.Tensor) -> torch.Tensor:
+    """Return a copy in float64 without infinities and NaN."""
+    return part.to(torch.float64, copy=True).nan_to_num_()
 
 
 def all_alike(first: Sequence[Any], second: Sequence[Any], within: float = 1e-3) -> bool:

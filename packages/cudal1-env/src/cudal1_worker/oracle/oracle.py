@@ -206,24 +206,32 @@ class Oracle:
         `limits` are the fields of `tolerance.Limits` for each output. `tolerance.enough` determines how many of the
         `seeds` are used.
         """
-        models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
         draws: dict[int, list[Draw]] = {}
-        answers: list[torch.Tensor] = []
+        shapes: list[tuple[int, ...]] = []
         for number, seed in enumerate(message["seeds"]):
-            if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
+            if number >= enough([Blocks(shapes[k]).width for k in draws]) and number:
                 break
-            values = self.fresh_inputs(seed, "own")
-            answers = self.exact(models.wide, values)
-            self.check_answers(answers, message["answer_bytes"])
-            errors = self.errors(models, values, answers)[1]
-            for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
-                if answer.is_floating_point():
-                    draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
+            shapes, drawn = self.drawn(seed, message["answer_bytes"])
+            for k, one in drawn.items():
+                draws.setdefault(k, []).append(one)
         self.profiles = [
-            Profile(tuple(answer.shape), draws[k], largest=self.limits[k].largest) if k in draws else None
-            for k, answer in enumerate(answers)
+            Profile(shape, draws[k], largest=self.limits[k].largest) if k in draws else None
+            for k, shape in enumerate(shapes)
         ]
+
+    def drawn(self, seed: int, answer_bytes: int) -> tuple[list[tuple[int, ...]], dict[int, Draw]]:
+        """Return the outputs' shapes, and magnitudes and errors of each that is not of integers, on a set of inputs.
+
+        Answers and errors take four times as much memory as a float32 output, so that no two sets' exist at a time.
+        """
+        values = self.fresh_inputs(seed, "own")
+        answers = self.exact(self.models.wide, values)
+        self.check_answers(answers, answer_bytes)
+        errors = self.errors(self.models, values, answers)[1]
+        pairs = enumerate(zip(answers, errors, strict=True))
+        drawn = {k: Draw.of(one.reshape(-1), error) for k, (one, error) in pairs if one.is_floating_point()}
+        return [tuple(one.shape) for one in answers], drawn
 
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], draws: torch.Generator | None = None

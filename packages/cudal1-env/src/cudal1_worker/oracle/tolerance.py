@@ -177,8 +177,14 @@ class Draw:
     @classmethod
     def of(cls, answer: torch.Tensor, error: torch.Tensor) -> Draw:
         """Make a draw from an answer and the reference's error, both flat."""
-        magnitudes, errors = logarithm(answer).half(), logarithm(error).half()
-        return cls(magnitudes, torch.where((error > 0) & magnitudes.isfinite() & errors.isfinite(), errors, torch.nan))
+        found = cls(*(torch.empty_like(one, dtype=torch.float16) for one in (answer, error)))
+        for start in range(0, answer.numel(), _PART):
+            part = slice(start, start + _PART)
+            magnitudes, errors = logarithm(answer[part]).half(), logarithm(error[part]).half()
+            there = (error[part] > 0) & magnitudes.isfinite() & errors.isfinite()
+            found.magnitudes[part] = magnitudes
+            found.errors[part] = torch.where(there, errors, torch.nan)
+        return found
 
 
 @dataclass(frozen=True)
