@@ -198,6 +198,8 @@ def test_an_oracle_gets_the_memory_of_idle_tasks(
             raise TooLargeError(f"{case.task.id}: the reference failed in describe")
         return new(case)
 
+    monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
     monkeypatch.setattr(judge._pools, "new", full)
     found = [judge.evaluate(task, ANSWER, precision=precision) for task in TASKS]
     found += judge.evaluate_many([(task, ANSWER) for task in TASKS], precision=precision)

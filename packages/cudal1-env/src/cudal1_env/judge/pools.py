@@ -47,7 +47,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
     def take(self, case: Case, busy: Container[tuple[str, str]] = ()) -> Pool:
         """Return the pool for one more candidate; open one if the task has none, but retire no busy one for it.
 
-        If its oracle lacks memory, the other pools are retired, and it starts once more.
+        If its oracle lacks a GPU's memory, the other pools are retired, and it starts once more.
 
         Raises:
             TaskError: The task's reference is unusable.
@@ -59,7 +59,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
                 pool = self.new(case)
             except TooLargeError:
                 idle = [key for key in self if key not in busy]
-                if not idle:
+                if not idle or self._device.free_bytes() is None:
                     raise
                 self.retire(*idle)
                 pool = self.new(case)

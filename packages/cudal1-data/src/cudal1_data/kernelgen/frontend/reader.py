@@ -159,7 +159,9 @@ class _Reader:
         """Return the value of each parameter of a method, or of a function outside of classes."""
         given = method.args
         if given.kwarg or method.decorator_list:
-            raise UnsuitableError(f"{method.name} has a decorator, or parameters like **rest; templates read others")
+            raise UnsuitableError(
+                f"{method.name} has a decorator, or parameters like **rest; templates read plain ones"
+            )
         names = [one.arg for one in (*given.posonlyargs, *given.args)][of_class:]
         if len(args) > len(names) and not given.vararg:
             raise UnsuitableError(f"{method.name} gets {len(args)} arguments and has {len(names)}")
