@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from cudal1_data import Task, Variant, load_suite
@@ -15,7 +16,7 @@ from doubles.evaluator import RuleEvaluator, program, task
 NOTHING: frozenset[str] = frozenset()
 
 
-def seeded(one: Task, archive: Archive, seeding: Seeding) -> RuleEvaluator:
+def seeded(one: Task, archive: Archive, seeding: Seeding, written: Callable[[str], str] = str) -> RuleEvaluator:
     judge = RuleEvaluator()
     seed_archive(
         [one],
@@ -24,6 +25,7 @@ def seeded(one: Task, archive: Archive, seeding: Seeding) -> RuleEvaluator:
         device="cpu",
         have=NOTHING,
         seeding=seeding,
+        written=written,
     )
     return judge
 
@@ -79,17 +81,8 @@ def test_a_failure_is_not_measured_again(status: str) -> None:
 
 def test_programs_of_templates_have_the_names_that_a_reference_is_written_with() -> None:
     one = next(iter(load_suite("generated:elementwise?n=4&seed=0", device="cpu")))
-    judge = RuleEvaluator()
     with Archive() as archive:
-        seed_archive(
-            [one],
-            archive,
-            lambda jobs: evaluate_answers(judge, jobs, archive=archive),
-            device="cpu",
-            have=NOTHING,
-            seeding=Seeding(programs=2),
-            written=lambda text: text.replace("ROWS", "LINES"),
-        )
+        judge = seeded(one, archive, Seeding(programs=2), lambda text: text.replace("ROWS", "LINES"))
     assert judge.jobs
     for judged, source in judge.jobs:
         assert judged == one.id
