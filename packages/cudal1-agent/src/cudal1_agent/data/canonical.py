@@ -214,29 +214,22 @@ class _Reference:
                             made = inner
                         case _:
                             pass
-                    match made:
-                        case ast.Call(ast.Attribute(ast.Name("torch"), maker), sizes) if maker in _MAKERS:
-                            found |= {} if any(isinstance(one, ast.Starred) for one in sizes) else {name: len(sizes)}
-                        case _:
-                            pass
+                    if (
+                        isinstance(made, ast.Call)
+                        and made in _makers(made)
+                        and not any(isinstance(one, ast.Starred) for one in made.args)
+                    ):
+                        found[name] = len(made.args)
                 case _:
                     pass
         return found
 
     def _sizes(self) -> list[str]:
         """Return the constants that keep a name: dimensions of inputs, and other sizes that are large."""
-        for call in [one for one in ast.walk(self.tree) if isinstance(one, ast.Call)]:
-            match call.func:
-                case ast.Attribute(ast.Name("torch"), name) if name in _MAKERS:
-                    call.args = _spliced(call.args)
-                case _:
-                    pass
-        for call in [one for one in ast.walk(self.inputs) if isinstance(one, ast.Call)]:
-            match call.func:
-                case ast.Attribute(ast.Name("torch"), name) if name in _MAKERS:
-                    call.args = [self._named(one) for one in call.args]
-                case _:
-                    pass
+        for call in _makers(self.tree):
+            call.args = _spliced(call.args)
+        for call in _makers(self.inputs):
+            call.args = [self._named(one) for one in call.args]
         sizes = {name: int(number(value) or 0) for name, value in self.constants.items() if is_int(value)}
         of_inputs = [one for one in loads(self.inputs) if one in sizes]
         large = [name for one in self._parts() for name in loads(one) if sizes.get(name, 0) >= _NAMED_FROM]
@@ -246,12 +239,9 @@ class _Reference:
         """Name sizes by their place in the text."""
         taken = {one.id for one in ast.walk(self.tree) if isinstance(one, ast.Name)} - set(named)
         free = (name for name in (f"D{number}" for number in count()) if name not in taken)
-        new = {old: name for old, name in zip(named, free, strict=False) if old in self._used()}
+        new = dict(zip(named, free, strict=False))
         self._fill({}, {old: ast.Name(name, ast.Load()) for old, name in new.items()})
         self.sizes = {name: self.constants[old] for old, name in new.items()}
-
-    def _used(self) -> set[str]:
-        return {name for one in self._parts() for name in loads(one)}
 
     def _named(self, size: ast.expr) -> ast.expr:
         """Return a name for a number among an input's dimensions."""
@@ -272,6 +262,12 @@ class _Reference:
         imports = [one for one in wanted if one in _IMPORTS[:2] or one.split()[-1].partition(".")[0] in used]
         sizes = [ast.Assign([ast.Name(name, ast.Store())], value) for name, value in self.sizes.items()]
         return ast.Module([*ast.parse("\n".join(imports)).body, *sizes, *rest], [])
+
+
+def _makers(node: ast.AST) -> list[ast.Call]:
+    """Return the calls that make a tensor of a shape."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return [one for one in calls if ast.unparse(one.func) in {f"torch.{name}" for name in _MAKERS}]
 
 
 def _imported(tree: ast.Module) -> list[str]:

@@ -69,7 +69,6 @@ class Filler(ast.NodeTransformer):
             **{name: value for name, value in constants.items() if numbers or not is_int(value)},
             **values,
         }
-        self.constants = constants
 
     def filled(self, node: ast.expr) -> ast.expr:
         """Return an expression with values filled in."""

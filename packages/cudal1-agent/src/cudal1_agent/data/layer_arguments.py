@@ -25,7 +25,6 @@ def write_layers(model: ast.ClassDef) -> None:
 def _write_layer(call: ast.Call, layer: type[torch.nn.Module]) -> None:
     """Write a layer's required arguments by position, and others that differ from their defaults by keyword."""
     parameters = list(inspect.signature(layer).parameters.values())
-    given = dict[str, ast.expr]()
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return
     names = [one.name for one in parameters]

@@ -100,13 +100,9 @@ class _Writer:
         self.rename()
         return ast.unparse(ast.fix_missing_locations(self.tree)) + "\n"
 
-    def fresh(self, name: str) -> str:
-        """Return a name that nothing has yet, with a number if needed."""
-        return _fresh(name, self.taken)
-
     def local(self) -> str:
         """Return a new name for a variable."""
-        return self.fresh(str(self.rng.choice(_LOCALS)))
+        return _fresh(str(self.rng.choice(_LOCALS)), self.taken)
 
     def constructor(self) -> ast.FunctionDef:
         """Return the constructor; add one that does nothing if there is none."""
