@@ -6,17 +6,14 @@ import ast
 import contextlib
 import hashlib
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
 import pytest
-from cudal1_data import load_suite, load_task
+from cudal1_data import load_suite
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
@@ -28,10 +25,10 @@ from cudal1_env.judge.measure.timing.overhead import Overhead
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Evaluation, Speedup
 from cudal1_env.reward import reward_of
 from cudal1_env.stats import TrialSamples
+from doubles.interrupts import interrupted
 from doubles.judges import own_zygotes
 from gymnasium.utils.env_checker import check_env
 from task_programs import candidate, reference
@@ -102,46 +99,11 @@ def test_a_forked_child_that_closes_its_copy_leaves_the_judge_alone() -> None:
 
 
 def test_an_interrupt_ends_a_step_at_once() -> None:
-    class OverError(Exception):
-        pass
-
-    def over(*_: object) -> None:
-        raise OverError
-
-    before = signal.signal(signal.SIGUSR1, over)
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGUSR1))
-    env = CudaOptEnv(device="cpu", precision="correct", attempts=2)
-    try:
+    with contextlib.closing(CudaOptEnv(device="cpu", precision="correct", attempts=2)) as env:
         env.reset(seed=0, options=TASK)
         env.step("class ModelNew(")  # starts what a verdict needs
-        timer.start()
-        began = time.monotonic()
-        with pytest.raises(OverError):
+        with interrupted(3.0, within_s=20.0):
             env.step(f"import time\ntime.sleep(60)\n{FAST}")
-        assert time.monotonic() - began < 20
-    finally:
-        timer.cancel()
-        signal.signal(signal.SIGUSR1, before)
-        env.close()
-
-
-@pytest.mark.slow
-def test_environments_of_a_process_share_one_judge() -> None:
-    before = children()
-    task = load_task("starter/diag_matmul")
-    # Other tests' evaluators have other audits, so no judge of theirs is shared.
-    own = AuditReport(suite="own", device="cpu", max_sets=1, tasks=())
-    with LocalEvaluator("cpu") as one, LocalEvaluator("cpu") as other:
-        one.learn(own)
-        other.learn(own)
-        assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
-        alone = children()
-        assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"
-        assert len(children()) == len(alone) > len(before)
-        one.close()
-        one.close()
-        assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
-    assert children() == before
 
 
 def test_environments_of_a_process_are_limited_by_their_own_audits_only(
